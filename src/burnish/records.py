@@ -1,0 +1,135 @@
+"""Plan and Records: what was predicted and what was measured, as frozen records saved in the run folder.
+
+Both sides name a quantity by the same key (`memory.optimizer`, `tokens_per_second`, ...), so that a report can set them
+beside each other without knowing how either was made. Byte quantities are bytes, times are seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from burnish.errors import UserError
+
+
+class Frozen(BaseModel):
+    """A record: immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pass(Frozen):
+    """One technique the plan applies, in order, and why it stands there."""
+
+    technique: str
+    reason: str
+    plan_only: bool = False
+
+
+class Plan(Frozen):
+    """What a recipe will do on a machine, and what it will cost."""
+
+    recipe: str
+    machine: str
+    passes: tuple[Pass, ...] = ()
+    mapping: dict[str, int | str] = {}
+    batch: dict[str, int] = {}
+    predicted: dict[str, float] = {}
+    capacity: float | None = None  # bytes of memory on one device, None when unknown
+    fits: bool | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plan_only(self) -> tuple[str, ...]:
+        """Names of the techniques that are predicted but cannot be run."""
+        return tuple(p.technique for p in self.passes if p.plan_only)
+
+
+class Step(Frozen):
+    """One optimizer step as the loop saw it. `loss` is nats per label, `seconds` the wall time of the step."""
+
+    step: int
+    tokens: int
+    loss: float
+    lr: float
+    grad_norm: float
+    seconds: float
+
+
+class Evaluation(Frozen):
+    """One pass over the held-out text."""
+
+    step: int
+    loss: float
+    bits_per_byte: float
+
+
+class Sample(Frozen):
+    """Text the trained model wrote."""
+
+    prompt: str
+    text: str
+
+
+class SavedFile(Frozen):
+    """One exported file."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Records(Frozen):
+    """What happened: measured quantities, curves, samples, files and checks."""
+
+    status: Literal["done", "partly"] = "done"
+    started: str = ""
+    seconds: dict[str, float] = {}
+    machine: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    measured: dict[str, float] = {}
+    curve: tuple[Step, ...] = ()
+    evals: tuple[Evaluation, ...] = ()
+    quality: dict[str, float | str] = {}
+    samples: tuple[Sample, ...] = ()
+    files: tuple[SavedFile, ...] = ()
+    checks: dict[str, bool | float | str] = {}
+    notes: tuple[str, ...] = ()
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
+
+
+def save(record: BaseModel, path: Path) -> None:
+    """Write a record as JSON."""
+    write_text(path, json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+
+
+def read(kind: type[R], path: Path) -> R:
+    """Read a record written by `save`. Raises UserError naming the file when it is missing or not such a record."""
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; a run folder holds it once the run has got that far") from None
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"{path}: not a {kind.__name__} record ({first})") from None
