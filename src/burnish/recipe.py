@@ -1,0 +1,193 @@
+"""Recipe: model, data, optimizer, machine and techniques as one frozen object; read, varied, checked and saved here.
+
+A recipe is made by a function, varied with `replace`, and validated once, after all overrides. Nothing is hidden: what
+`recipe show` prints is all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from burnish.config import ModelConfig
+from burnish.errors import UserError, nearest
+from burnish.section import Section, explain
+from burnish.techniques import checkpointing, precision, zero
+
+
+class Data(Section):
+    """Texts to learn from and to be judged on. Paths are files or folders; `asset:` names come with the package."""
+
+    train: tuple[str, ...]
+    heldout: tuple[str, ...] = ()
+    heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    tokenizer: str | None = None  # a tokenizer.json; None trains a byte-level BPE of model.vocab on `train`
+    seq: int = Field(default=512, ge=2)
+    text_field: str = "text"
+
+    @field_validator("train", "heldout", mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Optim(Section):
+    """AdamW (Loshchilov & Hutter 2019); `clip` is the largest global gradient norm, 0 for none."""
+
+    lr: float = Field(default=3e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip: float = Field(default=1.0, ge=0)
+
+    @field_validator("betas")
+    @classmethod
+    def _betas(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError("each beta lies in [0, 1)")
+        return value
+
+
+class Schedule(Section):
+    """Learning rate over the run: linear warm-up, then cosine, warm-up-stable-decay, or constant."""
+
+    kind: Literal["cosine", "wsd", "constant"] = "cosine"
+    warmup_steps: int = Field(default=0, ge=0)
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    decay_steps: int = Field(default=0, ge=0)
+
+
+class Train(Section):
+    """How long and how often. `global_batch` and `micro_batch` are rows of `data.seq` tokens."""
+
+    steps: int = Field(gt=0)
+    global_batch: int = Field(gt=0)
+    micro_batch: int = Field(gt=0)
+    eval_every: int = Field(default=0, ge=0)
+    checkpoint_every: int = Field(default=0, ge=0)
+    keep: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, ge=0)
+    init: str | None = None  # a model folder whose weights start the training
+    compile: Literal["off", "on", "measure"] = "off"
+    tensorboard: bool = False
+
+
+class Parallel(Section):
+    """Ranks: `dp` data-parallel ones, of which `shard` split one copy of the states (0 = all)."""
+
+    dp: int = Field(default=1, ge=1)
+    shard: int = Field(default=0, ge=0)
+    zero: zero.Config = zero.Config()
+
+
+class Memory(Section):
+    """What is traded for memory."""
+
+    checkpointing: checkpointing.Config = checkpointing.Config()
+
+
+class Export(Section):
+    """The model folder written at the end. `write_tied` repeats a tied head for readers that ask for it."""
+
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    write_tied: bool = False
+    shard_gib: float = Field(default=4.0, gt=0)
+    prompts: tuple[str, ...] = ()  # texts the trained model continues in the report
+    sample_tokens: int = Field(default=100, ge=1)
+
+    @field_validator("prompts", mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Machine(Section):
+    """Where it runs. `chip` None is this machine; a named chip can be planned for, not run on."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(default=0, ge=0)  # 0 = one per core
+    chip: str | None = None
+    per_node: int = Field(default=8, ge=1)
+
+
+class Recipe(Section):
+    """One resolved recipe."""
+
+    name: str
+    about: str = ""
+    model: ModelConfig
+    data: Data
+    optim: Optim = Optim()
+    schedule: Schedule = Schedule()
+    parallel: Parallel = Parallel()
+    precision: precision.Config = precision.Config()
+    memory: Memory = Memory()
+    train: Train
+    export: Export = Export()
+    machine: Machine = Machine()
+
+
+def build(values: Mapping[str, Any], where: str) -> Recipe:
+    """A recipe from nested values. Raises UserError with one line naming the key and what would be right."""
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise explain(error, Recipe, where) from None
+    check(recipe, where)
+    return recipe
+
+
+def replace(recipe: Recipe, changes: Mapping[str, Any], where: str = "override") -> Recipe:
+    """A variant: `replace(recipe, {"model.layers": 4})`. All changes are applied, then the whole is validated once."""
+    values = recipe.model_dump()
+    for dotted, value in changes.items():
+        *path, last = dotted.split(".")
+        inner: Any = values
+        for depth, key in enumerate(path):
+            if not isinstance(inner, dict) or not isinstance(inner.get(key), dict):
+                place = ".".join(path[:depth]) or "recipe"
+                sections = [k for k, v in inner.items() if isinstance(v, dict)] if isinstance(inner, dict) else []
+                raise UserError(f"{where}: {dotted}: {place} has no section {key!r}; {nearest(key, sections)}")
+            inner = inner[key]
+        inner[last] = value
+    _rederive(values, changes)
+    return build(values, where)
+
+
+def _rederive(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Sizes of the model that follow from another size follow it again unless they were set themselves."""
+    if "model.heads" in changes or "model.hidden" in changes:
+        for derived in ("head_dim", "kv_heads") if "model.heads" in changes else ("head_dim",):
+            if f"model.{derived}" not in changes:
+                values["model"][derived] = 0
+
+
+def check(recipe: Recipe, where: str = "recipe") -> None:
+    """What no section can see alone. Raises UserError naming both values."""
+    model, data, train, schedule = recipe.model, recipe.data, recipe.train, recipe.schedule
+    parallel = recipe.parallel
+
+    def refuse(message: str) -> None:
+        raise UserError(f"{where}: {message}")
+
+    if data.seq > model.max_positions:
+        refuse(f"data.seq {data.seq} exceeds model.max_positions {model.max_positions}; lower the one or raise the other")
+    if train.global_batch % parallel.dp:
+        refuse(f"train.global_batch {train.global_batch} is not a multiple of parallel.dp {parallel.dp}")
+    if train.micro_batch > train.global_batch // parallel.dp:
+        rows = train.global_batch // parallel.dp
+        refuse(f"train.micro_batch {train.micro_batch} exceeds the {rows} rows a rank has in a step; use 1..{rows}")
+    if schedule.warmup_steps + schedule.decay_steps > train.steps:
+        refuse(
+            f"schedule.warmup_steps {schedule.warmup_steps} + decay_steps {schedule.decay_steps} exceed "
+            f"train.steps {train.steps}"
+        )
+    if schedule.kind == "wsd" and not schedule.decay_steps:
+        refuse("schedule.kind wsd needs schedule.decay_steps of at least 1")
+    if shared := set(data.train) & set(data.heldout):
+        refuse(f"data.heldout: {sorted(shared)[0]!r} is also in data.train; a text cannot be both")
+    if parallel.shard and parallel.dp % parallel.shard:
+        legal = [n for n in range(1, parallel.dp + 1) if parallel.dp % n == 0]
+        refuse(f"parallel.shard {parallel.shard} does not divide parallel.dp {parallel.dp}; values that do: {legal}")

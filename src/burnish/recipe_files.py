@@ -1,0 +1,174 @@
+"""Where recipes come from and how they are saved: by name, from a Python or YAML file, as a lock.
+
+YAML is read without eval and by the rules of YAML 1.2 (`off` is a word, `3e-4` is a number).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from burnish.errors import UserError, nearest
+from burnish.recipe import Recipe, build, replace
+from burnish.records import write_text
+
+LOCK_NAME = "recipe.lock.yaml"
+
+
+class _Yaml12(yaml.SafeLoader):
+    """SafeLoader whose words stay words and whose numbers may have an exponent without a dot."""
+
+
+_Yaml12.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Yaml12.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
+_Yaml12.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?$"), list("-+.0123456789")
+)
+
+
+def shipped() -> dict[str, str]:
+    """Names of the recipes in the package with the first line of what each says of itself; imports none of them."""
+    found = {}
+    for path in sorted((Path(__file__).parent / "recipes").glob("[a-z]*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name == path.stem:
+                found[path.stem.replace("_", "-")] = (ast.get_docstring(node) or "").split("\n")[0]
+    return found
+
+
+def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe by name (`quickstart`), Python file (`my.py:recipe`) or YAML file (a lock too), with `key=value` overrides.
+
+    Raises UserError with one line when there is no such recipe, the file is not one, or a key or value is wrong.
+    """
+    recipe, _ = load_locked(name, overrides)
+    return recipe
+
+
+def load_locked(name: str, overrides: Iterable[str] = ()) -> tuple[Recipe, dict[str, Any]]:
+    """As `load`, with the `lock` part of a lock file (empty for any other source or once a key is overridden)."""
+    lock: dict[str, Any] = {}
+    path, _, function = name.partition(":")
+    if path.endswith(".py"):
+        recipe = _from_python(Path(path), function)
+    elif path.endswith((".yaml", ".yml")):
+        recipe, lock = _from_yaml(Path(path))
+    elif name in (names := shipped()):
+        stem = name.replace("-", "_")
+        recipe = getattr(importlib.import_module(f"burnish.recipes.{stem}"), stem)()
+    else:
+        raise UserError(
+            f"recipe {name!r}: not shipped ({nearest(name, names)}) and not a file ending in .yaml, .py or .py:function"
+        )
+    changes = dict(parse_override(text) for text in overrides)
+    return (replace(recipe, changes), {} if changes else lock) if changes else (recipe, lock)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key.path=value`: the value is JSON where it is JSON (numbers, true, null, lists), else the text itself."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][\w.]*", key):
+        raise UserError(f"override {text!r}: write it as section.key=value, for example train.steps=100")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
+def _from_python(path: Path, function: str) -> Recipe:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, NameError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as Python ({type(error).__name__}: {error})") from None
+    made = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem]
+    function = function or (made[0] if len(made) == 1 else path.stem.replace("-", "_"))
+    if function not in made:
+        raise UserError(f"{path}: no function {function!r}; {nearest(function, made) if made else 'it defines none'}")
+    recipe = getattr(module, function)()
+    if not isinstance(recipe, Recipe):
+        raise UserError(f"{path}:{function}: returned {type(recipe).__name__}; a recipe function returns a Recipe")
+    return recipe
+
+
+def _from_yaml(path: Path) -> tuple[Recipe, dict[str, Any]]:
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Yaml12)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as text ({error})") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected sections (model, data, train, ...), found {type(values).__name__}")
+    lock = values.pop("lock", {})
+    values.setdefault("name", path.name.removesuffix(".yaml").removesuffix(".yml"))
+    return build(values, str(path)), lock if isinstance(lock, dict) else {}
+
+
+def to_yaml(recipe: Recipe, lock: dict[str, Any] | None = None) -> str:
+    """The whole recipe as YAML, defaults written out; `load` reads it back to an equal recipe."""
+    values = recipe.model_dump(mode="json")
+    return yaml.safe_dump(values | ({"lock": lock} if lock else {}), sort_keys=False, allow_unicode=True, width=100)
+
+
+def save_lock(recipe: Recipe, lock: dict[str, Any], folder: Path) -> Path:
+    """Write `recipe.lock.yaml`: running that file again repeats the run."""
+    path = folder / LOCK_NAME
+    write_text(path, to_yaml(recipe, lock))
+    return path
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """`key: old -> new` for every leaf in which two nested records differ."""
+    lines = []
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            lines.append(f"{prefix}{key}: {a!r} -> {b!r}")
+    return lines
+
+
+def write_new(name: str, base: str, folder: Path) -> Path:
+    """Start a recipe of one's own as a Python file that varies a shipped one. Refuses to overwrite."""
+    if base not in (names := shipped()):
+        raise UserError(f"recipe {base!r}: not shipped; {nearest(base, names)}")
+    stem = re.sub(r"\W", "_", name)
+    if not stem.isidentifier():
+        raise UserError(f"recipe name {name!r}: use letters, digits, - and _, not starting with a digit")
+    path = folder / f"{stem}.py"
+    if path.exists():
+        raise UserError(f"{path}: exists already; choose another name or delete it")
+    function = base.replace("-", "_")
+    write_text(
+        path,
+        f'"""The {name} recipe."""\n\n'
+        "from burnish.recipe import Recipe, replace\n"
+        f"from burnish.recipes.{function} import {function}\n\n\n"
+        f"def {stem}() -> Recipe:\n"
+        f'    """{base} with changes of my own."""\n'
+        "    return replace(\n"
+        f"        {function}(),\n"
+        f'        {{"name": "{name}", "train.steps": {load(base).train.steps}}},\n'
+        "    )\n",
+    )
+    return path

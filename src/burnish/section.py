@@ -1,0 +1,47 @@
+"""Section: settings owned by the thing they configure; frozen, and an unknown key names the nearest known one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from burnish.errors import UserError, nearest
+
+
+class Section(BaseModel):
+    """Base of every group of settings in a recipe and of every technique's `Config`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def section_at(kind: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel]:
+    """The settings class that owns the key `path` inside `kind`."""
+    for key in path:
+        field = kind.model_fields.get(key)
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        kind = inner
+    return kind
+
+
+def explain(error: ValidationError, kind: type[BaseModel], where: str) -> UserError:
+    """One line for the first thing that is wrong with settings of class `kind` read from `where`."""
+    first = error.errors()[0]
+    path = tuple(str(part) for part in first["loc"])
+    name = ".".join(path) or kind.__name__.lower()
+    if first["type"] == "extra_forbidden":
+        owner = section_at(kind, path[:-1])
+        message = f"unknown key; {nearest(path[-1], owner.model_fields)}"
+    elif first["type"] == "missing":
+        message = "missing; it has no default"
+    else:
+        message = f"{first['msg'].removeprefix('Value error, ')}{_given(first['input'])}"
+    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    return UserError(f"{where}: {name}: {message}{more}")
+
+
+def _given(value: Any) -> str:
+    text = repr(value)
+    return "" if isinstance(value, dict | BaseModel) or len(text) > 60 else f", not {text}"

@@ -1,0 +1,181 @@
+"""Work: what one rank does in one optimizer step, as numbers a technique can rewrite.
+
+A `Work` has one `Block` per *kind* of layer, each a tuple of `Op`s. Every number is an int or an int64 array with one
+entry per candidate mapping: the same description serves an exact test against a measured step (ints) and a search over
+many mappings (arrays). Units: elements, bytes, floating-point operations (one multiply-add is two).
+
+Byte conventions of a collective: all-reduce counts the tensor, all-gather its output, reduce-scatter its input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from burnish.mesh import N
+
+FORWARD, RECOMPUTE, BACKWARD, STEP = "forward", "recompute", "backward", "step"
+
+# What a tensor saved for backward holds decides how many bytes an element takes.
+ACTIVATION, STATISTIC, INDEX = "activation", "statistic", "index"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor kept from forward to backward, of one micro batch. `role` is activation, statistic or index."""
+
+    name: str
+    role: str
+    elements: N
+
+
+@dataclass(frozen=True)
+class Comm:
+    """A collective: `count` calls of `bytes` each, on one mesh axis, per micro batch (phase step: per optimizer step)."""
+
+    kind: str
+    axis: str
+    phase: str
+    bytes: N
+    count: N = 1
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of a layer. `backward` is its backward FLOPs as a multiple of its forward FLOPs."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+    flops: N = 0
+    saved: tuple[Saved, ...] = ()
+    comms: tuple[Comm, ...] = ()
+    backward: int = 2
+    group: str = ""  # "matmul", "attention" or "" (cheap); what selective recomputation tells apart
+
+
+@dataclass(frozen=True)
+class Block:
+    """A kind of layer: `layers` copies of it, one after another. `recomputed` is forward FLOPs run again in backward."""
+
+    name: str
+    layers: N
+    ops: tuple[Op, ...]
+    recomputed: N = 0
+    entering: Saved | None = None  # what a recomputed layer must keep: its input
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes an element, by what it is: the part of a software stack that decides state sizes."""
+
+    parameter: int = 4
+    gradient: int = 4
+    optimizer: int = 8
+    optimizer_tensor: int = 4  # per parameter tensor: AdamW keeps its step count as one fp32 scalar
+    activation: int = 4
+    statistic: int = 4
+    index: int = 8
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Into how many parts each kind of state is split over the data-parallel ranks; 1 = whole on each rank."""
+
+    parameter: N = 1
+    gradient: N = 1
+    optimizer: N = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """One rank, one optimizer step: `micro` micro batches through `blocks`, then the optimizer."""
+
+    blocks: tuple[Block, ...]
+    micro: N
+    tokens: N  # per micro batch
+    bytes: Bytes = Bytes()
+    sharding: Sharding = Sharding()
+    comms: tuple[Comm, ...] = ()
+    gathered: N = 0  # bytes of whole parameters held beside the shards (a compute copy)
+
+    def edit(self, change: Callable[[Block], Block]) -> Work:
+        """This work with every block rewritten."""
+        return replace(self, blocks=tuple(change(block) for block in self.blocks))
+
+    def shapes(self) -> Iterator[tuple[N, tuple[int, ...]]]:
+        """(copies, shape) of every parameter tensor; a tied tensor appears once."""
+        for block in self.blocks:
+            for op in block.ops:
+                for shape in op.shapes:
+                    yield block.layers, shape
+
+
+def shard_elements(shape: tuple[int, ...], parts: N) -> N:
+    """Elements of one rank's shard: dimension 0 is split and padded to equal parts, as FSDP2 does."""
+    return -(-shape[0] // parts) * prod(shape[1:])
+
+
+Observation = Counter  # Counter[(metric, phase, axis, kind)] -> int
+
+
+def fold(work: Work) -> Observation:
+    """The description as the observation that one step of it should give.
+
+    Metrics: parameter, gradient, optimizer, saved (bytes), flops, comm_count, comm_bytes. `saved` is what the forward of
+    one micro batch keeps; the others are of one whole optimizer step.
+    """
+    seen: Observation = Counter()
+    for metric, size in state_bytes(work).items():
+        seen[metric, "", "", ""] = size
+    seen["saved", FORWARD, "", ""] = saved_bytes(work)
+    forward, recomputed, backward = flops(work)
+    for phase, count in ((FORWARD, forward), (RECOMPUTE, recomputed), (BACKWARD, backward)):
+        seen["flops", phase, "", ""] = count * work.micro
+    for layers, comm in _comms(work):
+        times = layers if comm.phase == STEP else layers * work.micro
+        key = (comm.phase, comm.axis, comm.kind)
+        seen["comm_count", *key] += comm.count * times
+        seen["comm_bytes", *key] += comm.bytes * comm.count * times
+    return Counter({key: value for key, value in seen.items() if np.any(value)})
+
+
+def state_bytes(work: Work) -> dict[str, N]:
+    """Bytes of parameters, gradients and optimizer state on one rank; whole compute copies count as parameters."""
+    size, split = work.bytes, work.sharding
+    kinds = (("parameter", size.parameter, split.parameter), ("gradient", size.gradient, split.gradient))
+    total: dict[str, N] = {"parameter": work.gathered}
+    for name, each, parts in kinds:
+        total[name] = total.get(name, 0) + sum(n * each * shard_elements(shape, parts) for n, shape in work.shapes())
+    total["optimizer"] = sum(
+        n * (size.optimizer * shard_elements(shape, split.optimizer) + size.optimizer_tensor) for n, shape in work.shapes()
+    )
+    return total
+
+
+def saved_bytes(work: Work) -> N:
+    """Bytes that the forward of one micro batch keeps for its backward."""
+    each = {ACTIVATION: work.bytes.activation, STATISTIC: work.bytes.statistic, INDEX: work.bytes.index}
+    return sum(
+        block.layers * saved.elements * each[saved.role] for block in work.blocks for op in block.ops for saved in op.saved
+    )
+
+
+def flops(work: Work) -> tuple[N, N, N]:
+    """FLOPs of one micro batch: forward, recomputed, backward."""
+    forward = sum(block.layers * op.flops for block in work.blocks for op in block.ops)
+    recomputed = sum(block.layers * block.recomputed for block in work.blocks)
+    backward = sum(block.layers * op.flops * op.backward for block in work.blocks for op in block.ops)
+    return forward, recomputed, backward
+
+
+def _comms(work: Work) -> Iterator[tuple[N, Comm]]:
+    for comm in work.comms:
+        yield 1, comm
+    for block in work.blocks:
+        for op in block.ops:
+            for comm in op.comms:
+                yield block.layers, comm
