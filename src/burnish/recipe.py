@@ -14,7 +14,9 @@ from pydantic import Field, ValidationError, field_validator
 from burnish.config import ModelConfig
 from burnish.errors import UserError, nearest
 from burnish.section import Section, explain
-from burnish.techniques import checkpointing, precision, zero
+from burnish.techniques.checkpointing import Config as Checkpointing
+from burnish.techniques.precision import Config as Precision
+from burnish.techniques.zero import Config as Zero
 
 
 class Data(Section):
@@ -79,13 +81,13 @@ class Parallel(Section):
 
     dp: int = Field(default=1, ge=1)
     shard: int = Field(default=0, ge=0)
-    zero: zero.Config = zero.Config()
+    zero: Zero = Zero()
 
 
 class Memory(Section):
     """What is traded for memory."""
 
-    checkpointing: checkpointing.Config = checkpointing.Config()
+    checkpointing: Checkpointing = Checkpointing()
 
 
 class Export(Section):
@@ -122,7 +124,7 @@ class Recipe(Section):
     optim: Optim = Optim()
     schedule: Schedule = Schedule()
     parallel: Parallel = Parallel()
-    precision: precision.Config = precision.Config()
+    precision: Precision = Precision()
     memory: Memory = Memory()
     train: Train
     export: Export = Export()

@@ -35,7 +35,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Comm:
-    """A collective: `count` calls of `bytes` each, on one mesh axis, per micro batch (phase step: per optimizer step)."""
+    """Collectives on one mesh axis: `count` calls, `bytes` over all of them; per micro batch (phase step: per step)."""
 
     kind: str
     axis: str
@@ -73,6 +73,7 @@ class Bytes:
     """Bytes an element, by what it is: the part of a software stack that decides state sizes."""
 
     parameter: int = 4
+    compute: int = 4  # the copy of a parameter that takes part in matrix products
     gradient: int = 4
     optimizer: int = 8
     optimizer_tensor: int = 4  # per parameter tensor: AdamW keeps its step count as one fp32 scalar
@@ -139,7 +140,7 @@ def fold(work: Work) -> Observation:
         times = layers if comm.phase == STEP else layers * work.micro
         key = (comm.phase, comm.axis, comm.kind)
         seen["comm_count", *key] += comm.count * times
-        seen["comm_bytes", *key] += comm.bytes * comm.count * times
+        seen["comm_bytes", *key] += comm.bytes * times
     return Counter({key: value for key, value in seen.items() if np.any(value)})
 
 

@@ -2,7 +2,9 @@
 
 from burnish.config import ModelConfig
 from burnish.recipe import Data, Machine, Memory, Optim, Parallel, Recipe, Schedule, Train
-from burnish.techniques import checkpointing, precision, zero
+from burnish.techniques.checkpointing import Config as Checkpointing
+from burnish.techniques.precision import Config as Precision
+from burnish.techniques.zero import Config as Zero
 
 
 def llama3_8b_h100() -> Recipe:
@@ -26,9 +28,9 @@ def llama3_8b_h100() -> Recipe:
         data=Data(train=("text",), seq=8192),
         optim=Optim(lr=3e-4),
         schedule=Schedule(kind="cosine", warmup_steps=2000, min_lr_ratio=0.1),
-        parallel=Parallel(dp=8, zero=zero.Config(stage=3)),
-        precision=precision.Config(compute="bf16"),
-        memory=Memory(checkpointing=checkpointing.Config(mode="full")),
+        parallel=Parallel(dp=8, zero=Zero(stage=3)),
+        precision=Precision(compute="bf16"),
+        memory=Memory(checkpointing=Checkpointing(mode="full")),
         train=Train(steps=100_000, global_batch=64, micro_batch=1, checkpoint_every=1000),
         machine=Machine(chip="h100-sxm"),
     )

@@ -42,8 +42,9 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
     """The work with 16-bit activations and a 16-bit copy of the parameters beside the fp32 masters."""
     if config.compute == "fp32":
         return work
-    copy = sum(n * 2 * shard_elements(shape, 1) for n, shape in work.shapes())
-    return replace(work, bytes=replace(work.bytes, activation=2), gathered=work.gathered + copy)
+    half = replace(work.bytes, activation=2, compute=2)
+    copy = sum(n * half.compute * shard_elements(shape, 1) for n, shape in work.shapes())
+    return replace(work, bytes=half, gathered=copy)
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:

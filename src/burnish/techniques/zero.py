@@ -41,42 +41,31 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
-    """The work with states split over `mesh.shards` ranks, and the collectives that keep them whole where needed."""
+    """The work with states split over `mesh.shards` ranks, and the collectives that keep them whole where needed.
+
+    One collective a group of parameters: each decoder layer is a group, all that stands outside the layers is one more.
+    """
     parts, stage = mesh.shards, config.stage
-    split = Sharding(
-        parameter=parts if stage >= 1 else 1, gradient=parts if stage >= 2 else 1, optimizer=parts if stage >= 1 else 1
-    )
     padded = sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes())
-    compute = 2 if work.gathered is not 0 else work.bytes.parameter  # noqa: F632 - an array is never the literal 0
-    whole = padded * compute
-    groups = sum(block.layers for block in work.blocks if any(op.shapes for op in block.ops))
-    gathered = whole if stage in (1, 2) else 0
-    comms = _collectives(stage, padded * work.bytes.gradient, whole, groups, work.micro) if np_any(parts > 1) else ()
-    return replace(work, sharding=split, gathered=gathered if stage else work.gathered, comms=work.comms + comms)
-
-
-def np_any(value: Any) -> bool:
-    """Whether any candidate has it."""
-    return bool(value.any()) if hasattr(value, "any") else bool(value)
-
-
-def _collectives(stage: int, gradients: N, parameters: N, groups: N, micro: N) -> tuple[Comm, ...]:
-    """Collectives of one optimizer step, `groups` calls each (one a layer), as totals over the groups."""
-
-    def each(kind: str, phase: str, total: N, times: N = 1) -> Comm:
-        return Comm(kind, "dp", phase, total // groups, groups * times)
-
+    whole = padded * work.bytes.compute
+    groups = sum(block.layers for block in work.blocks if block.entering) + 1
+    comms = _collectives(stage, padded * work.bytes.gradient, whole, groups)
     if stage == 0:
-        return (each("all_reduce", STEP, gradients),)
-    if stage == 1:
-        return each("reduce_scatter", STEP, gradients), each("all_gather", STEP, parameters)
-    if stage == 2:
-        return each("reduce_scatter", BACKWARD, gradients), each("all_gather", STEP, parameters)
-    return (
-        each("all_gather", FORWARD, parameters),
-        each("all_gather", BACKWARD, parameters),
-        each("reduce_scatter", BACKWARD, gradients),
-    )
+        return replace(work, comms=work.comms + comms)
+    split = Sharding(parameter=parts, gradient=parts if stage >= 2 else 1, optimizer=parts)
+    return replace(work, sharding=split, gathered=whole if stage < 3 else 0, comms=work.comms + comms)
+
+
+def _collectives(stage: int, gradients: N, parameters: N, groups: N) -> tuple[Comm, ...]:
+    """Collectives of one optimizer step; a micro batch's own stand in forward and backward."""
+    gather = Comm("all_gather", "dp", STEP, parameters, groups)
+    scatter = Comm("reduce_scatter", "dp", STEP, gradients, groups)
+    return {
+        0: (Comm("all_reduce", "dp", STEP, gradients, groups),),
+        1: (scatter, gather),
+        2: (replace(scatter, phase=BACKWARD), gather),
+        3: (replace(gather, phase=FORWARD), replace(gather, phase=BACKWARD), replace(scatter, phase=BACKWARD)),
+    }[stage]
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
