@@ -1,0 +1,1 @@
+"""Networks in plain torch: files here import torch and each other, nothing else."""
