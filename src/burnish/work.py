@@ -46,14 +46,14 @@ class Comm:
 
 @dataclass(frozen=True)
 class Op:
-    """One operation of a layer. `backward` is its backward FLOPs as a multiple of its forward FLOPs."""
+    """One operation of a layer: its parameter tensors, its FLOPs each way, what it saves, what it sends."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...] = ()
     flops: N = 0
+    backward: N = 0
     saved: tuple[Saved, ...] = ()
     comms: tuple[Comm, ...] = ()
-    backward: int = 2
     group: str = ""  # "matmul", "attention" or "" (cheap); what selective recomputation tells apart
 
 
@@ -169,7 +169,7 @@ def flops(work: Work) -> tuple[N, N, N]:
     """FLOPs of one micro batch: forward, recomputed, backward."""
     forward = sum(block.layers * op.flops for block in work.blocks for op in block.ops)
     recomputed = sum(block.layers * block.recomputed for block in work.blocks)
-    backward = sum(block.layers * op.flops * op.backward for block in work.blocks for op in block.ops)
+    backward = sum(block.layers * op.backward for block in work.blocks for op in block.ops)
     return forward, recomputed, backward
 
 

@@ -1,0 +1,103 @@
+"""Apply: the one ordered list of techniques, for the description and for the thing.
+
+The order is the same for every model. Each entry says why it stands where it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from burnish.errors import UserError
+from burnish.mesh import Mesh
+from burnish.recipe import Recipe
+from burnish.records import Pass
+from burnish.techniques import checkpointing, precision, zero
+from burnish.work import Work
+
+if TYPE_CHECKING:
+    from burnish.train.step import Trainable
+
+
+@dataclass(frozen=True)
+class Technique:
+    """A technique, where a recipe keeps its settings, when it is in use, and why it comes at its place."""
+
+    name: str
+    module: ModuleType
+    settings: Callable[[Recipe], Any]
+    used: Callable[[Recipe], bool]
+    reason: str
+
+    @property
+    def plan_only(self) -> bool:
+        """Predicted, not yet run."""
+        return bool(getattr(self.module, "PLAN_ONLY", False))
+
+
+PASSES: tuple[Technique, ...] = (
+    Technique(
+        "precision",
+        precision,
+        lambda recipe: recipe.precision,
+        lambda recipe: recipe.precision.compute != "fp32",
+        "first: it decides the bytes that every later technique keeps, moves or splits",
+    ),
+    Technique(
+        "checkpointing",
+        checkpointing,
+        lambda recipe: recipe.memory.checkpointing,
+        lambda recipe: recipe.memory.checkpointing.mode != "none",
+        "before sharding: a layer's second forward runs inside the gather that its backward makes",
+    ),
+    Technique(
+        "zero",
+        zero,
+        lambda recipe: recipe.parallel.zero,
+        lambda recipe: recipe.parallel.dp > 1 or recipe.parallel.zero.stage > 0,
+        "last: it splits the states of whatever the others have made",
+    ),
+)
+
+# Pairs that do not go together, with the reason a user is told.
+REFUSED: dict[frozenset[str], str] = {}
+
+
+def passes(recipe: Recipe) -> list[Technique]:
+    """The techniques a recipe uses, in order. Raises UserError for a refused pair."""
+    chosen = [technique for technique in PASSES if technique.used(recipe)]
+    names = {technique.name for technique in chosen}
+    for pair, reason in REFUSED.items():
+        if pair <= names:
+            raise UserError(f"{' and '.join(sorted(pair))} do not go together: {reason}")
+    return chosen
+
+
+def mesh_of(recipe: Recipe) -> Mesh:
+    """The arrangement of ranks a recipe asks for."""
+    return Mesh(dp=recipe.parallel.dp, shard=recipe.parallel.shard, per_node=recipe.machine.per_node)
+
+
+def predict(recipe: Recipe, work: Work) -> tuple[Work, tuple[Pass, ...]]:
+    """The description after every technique, and the passes taken. Raises UserError when one does not fit the work."""
+    mesh = mesh_of(recipe)
+    taken = []
+    for technique in passes(recipe):
+        config = technique.settings(recipe)
+        technique.module.check(config, work, mesh)
+        work = technique.module.predict(config, work, mesh)
+        taken.append(Pass(technique=technique.name, reason=technique.reason, plan_only=technique.plan_only))
+    return work, tuple(taken)
+
+
+def apply(recipe: Recipe, trainable: Trainable) -> Trainable:
+    """The thing after every technique. Raises UserError naming a technique that can only be planned."""
+    chosen = passes(recipe)
+    if only := [technique.name for technique in chosen if technique.plan_only]:
+        raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
+    mesh = mesh_of(recipe)
+    for technique in chosen:
+        trainable = technique.module.apply(technique.settings(recipe), trainable, mesh)
+    return trainable

@@ -1,0 +1,92 @@
+"""Describe: a decoder's sizes and a batch's shape -> the Work of one process, before any technique.
+
+The saved tensors are those of `models/` under the torch version named in `SAVED_TABLE`; each line here is one line of
+the decoder, so the two files are read side by side.
+
+Letters: T tokens of a micro batch, H hidden, F feed-forward, V vocabulary, N query heads, K key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burnish.config import ModelConfig
+from burnish.mesh import N
+from burnish.work import ACTIVATION, INDEX, STATISTIC, Block, Op, Saved, Work
+
+SAVED_TABLE = "torch 2.13"
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """One micro batch: `rows` of `seq` tokens, `micro` of them a step on each rank.
+
+    `pairs` is the sum of squared piece lengths over all rows, the size of full attention; None means whole rows.
+    """
+
+    rows: N
+    seq: int
+    micro: N = 1
+    pairs: N | None = None
+    packed: bool = False  # rows of several pieces, whose attention outputs are joined, and positions given per row
+
+
+def linear(name: str, tokens: N, inputs: int, outputs: int, keeps: str = "") -> Op:
+    """y = x W^T: 2 T in out FLOPs, twice that backward. `keeps` names the saved input; layers that share it name it once."""
+    flops = 2 * tokens * inputs * outputs
+    saved = (Saved(keeps, ACTIVATION, tokens * inputs),) if keeps else ()
+    return Op(name, ((outputs, inputs),), flops, 2 * flops, saved, group="matmul")
+
+
+def norm(name: str, tokens: N, size: int) -> Op:
+    """RMSNorm keeps its input and one statistic a token."""
+    return Op(name, ((size,),), saved=(Saved("input", ACTIVATION, tokens * size), Saved("rstd", STATISTIC, tokens)))
+
+
+def attention(shapes: Shapes, tokens: N, heads: int, kv_heads: int, head_dim: int) -> Op:
+    """Flash attention, full convention: 4 D FLOPs a pair and head forward, 10 D backward (five products, one repeated)."""
+    pairs = shapes.rows * shapes.seq * shapes.seq if shapes.pairs is None else shapes.pairs
+    kept = 2 * heads + 2 * kv_heads + (heads if shapes.packed else 0)
+    saved = (
+        Saved("q, k, v, output", ACTIVATION, tokens * kept * head_dim),
+        Saved("log-sum-exp", STATISTIC, tokens * heads),
+    )
+    flops = 4 * pairs * heads * head_dim
+    return Op("attention", (), flops, flops // 2 * 5, saved, group="attention")
+
+
+def describe(model: ModelConfig, shapes: Shapes) -> Work:
+    """The work of one process training `model` on micro batches of `shapes`, with AdamW and chunked cross entropy."""
+    T, H, F, V = shapes.rows * shapes.seq, model.hidden, model.ffn, model.vocab
+    heads, kv_heads, dim = model.heads, model.kv_heads, model.head_dim
+    angles = (T if shapes.packed else shapes.seq) * dim
+    embed = Op("embed", ((V, H),), saved=(Saved("ids", INDEX, T), Saved("angles", ACTIVATION, angles)))
+    layer = (
+        norm("attention_norm", T, H),
+        linear("q", T, H, heads * dim, keeps="normed"),
+        linear("k", T, H, kv_heads * dim),
+        linear("v", T, H, kv_heads * dim),
+        attention(shapes, T, heads, kv_heads, dim),
+        linear("o", T, heads * dim, H),
+        norm("mlp_norm", T, H),
+        linear("gate", T, H, F, keeps="normed"),
+        linear("up", T, H, F),
+        Op("gated_silu", saved=(Saved("gate, up", ACTIVATION, 2 * T * F),)),
+        linear("down", T, F, H, keeps="product"),
+    )
+    blocks = (
+        Block("embed", 1, (embed,)),
+        Block("layer", model.layers, layer, entering=Saved("input", ACTIVATION, T * H)),
+        Block("head", 1, (norm("norm", T, H), head(T, H, V, model.tied))),
+    )
+    return Work(blocks, shapes.micro, T)
+
+
+def head(tokens: N, hidden: int, vocab: int, tied: bool) -> Op:
+    """Chunked cross entropy makes its gradients in forward: three products there, none in backward.
+
+    It keeps the gradients of the hidden states and of the weight; a tied weight is the embedding's and counted there.
+    """
+    flops = 3 * 2 * tokens * hidden * vocab
+    saved = (Saved("hidden gradient", ACTIVATION, tokens * hidden), Saved("weight gradient", ACTIVATION, vocab * hidden))
+    return Op("head", () if tied else ((vocab, hidden),), flops, 0, saved, group="matmul")

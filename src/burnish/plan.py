@@ -1,0 +1,82 @@
+"""Plan: a recipe and a machine -> what will be done, what it takes, and whether it fits. Pure and torch-free."""
+
+from __future__ import annotations
+
+from burnish import apply, simulate
+from burnish.describe import SAVED_TABLE, Shapes, describe
+from burnish.hardware import Chip, chip, detect
+from burnish.recipe import Recipe
+from burnish.records import Plan
+from burnish.work import Work, flops, fold
+
+
+def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
+    """The plan of a recipe on `hardware` (default: the recipe's chip, else this machine).
+
+    Raises UserError for an unknown chip, a refused pair of techniques or a technique that does not fit the model.
+    """
+    named = recipe.machine.chip is not None
+    device = hardware or (chip(recipe.machine.chip) if recipe.machine.chip else detect(recipe.machine.threads))
+    work, passes = apply.predict(recipe, describe(recipe.model, shapes_of(recipe)))
+    kinds = {f"memory.{name}": float(size) for name, size in simulate.step_bytes(work).items()}
+    predicted = {"parameters": float(recipe.model.parameters), **kinds, "memory.peak": sum(kinds.values())}
+    predicted |= _step(recipe, work, device)
+    fits = predicted["memory.peak"] <= device.memory if device.memory else None
+    return Plan(
+        recipe=recipe.name,
+        machine=device.name,
+        passes=passes,
+        mapping={"dp": recipe.parallel.dp, "zero": recipe.parallel.zero.stage},
+        batch=batch_arithmetic(recipe),
+        predicted=predicted,
+        capacity=device.memory or None,
+        fits=fits,
+        notes=_notes(recipe, device, named),
+    )
+
+
+def shapes_of(recipe: Recipe) -> Shapes:
+    """The micro batch of a recipe as the description needs it."""
+    arithmetic = batch_arithmetic(recipe)
+    return Shapes(rows=recipe.train.micro_batch, seq=recipe.data.seq, micro=arithmetic["micro_batches"])
+
+
+def batch_arithmetic(recipe: Recipe) -> dict[str, int]:
+    """How a step's rows are cut: rows a step, a rank and a micro batch, and tokens over the run."""
+    train, dp = recipe.train, recipe.parallel.dp
+    rank_rows = train.global_batch // dp
+    tokens = train.global_batch * recipe.data.seq
+    return {
+        "global_batch": train.global_batch,
+        "rows_per_rank": rank_rows,
+        "micro_batch": train.micro_batch,
+        "micro_batches": -(-rank_rows // train.micro_batch),
+        "tokens_per_step": tokens,
+        "steps": train.steps,
+        "tokens": tokens * train.steps,
+    }
+
+
+def _step(recipe: Recipe, work: Work, device: Chip) -> dict[str, float]:
+    """FLOPs, collectives and, where the machine's rates are known, seconds of one step on one rank."""
+    step: dict[str, float] = {"flops.step": float(sum(flops(work)) * work.micro)}
+    seen = fold(work)
+    for metric, key in (("comm_count", "comm.count"), ("comm_bytes", "comm.bytes")):
+        if total := sum(value for (name, *_), value in seen.items() if name == metric):
+            step[key] = float(total)
+    seconds = simulate.step_seconds(work, device, recipe.precision.compute)
+    if seconds is not None and recipe.parallel.dp == 1:
+        step["seconds.step"] = float(seconds)
+        step["tokens_per_second"] = recipe.train.global_batch * recipe.data.seq / float(seconds)
+    return step
+
+
+def _notes(recipe: Recipe, device: Chip, named: bool) -> tuple[str, ...]:
+    notes = [f"saved bytes follow the decoder's own table for {SAVED_TABLE}; rows are taken as whole documents"]
+    if not device.bandwidth:
+        notes.append("no step time: this machine's rates are not measured; `burnish run` measures them first")
+    elif recipe.parallel.dp == 1:
+        notes.append("step time is a floor: matrix products and memory traffic, nothing for launches")
+    if named:
+        notes.append(f"planned for {device.name}, figures from: {device.source}")
+    return tuple(notes)
