@@ -1,0 +1,123 @@
+"""Token cache: text is tokenized once into one memory-mapped file named by the hash of what went into it.
+
+File: a header block of fixed size (JSON, padded with spaces), the framed tokens (uint16 where the vocabulary allows,
+else uint32), then two int64 arrays with one entry a document: tokens, UTF-8 bytes. The header names the lengths and the
+sha256 of all that follows, so a truncated or damaged file is found and built again. A file is written under a name of
+its own and moved into place, so two processes at once at worst do the same work twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from burnish.data.packing import Corpus
+from burnish.data.text import Texts
+from burnish.data.tokenizer import Tokenizer
+from burnish.errors import UserError
+
+FORMAT = 1
+_HEADER_BYTES = 4096  # a page, so that the tokens start aligned
+Progress = Callable[[int, int], None]
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where tokens are kept: $BURNISH_CACHE, else $XDG_CACHE_HOME/burnish, else ~/.cache/burnish."""
+    if own := environment.get("BURNISH_CACHE"):
+        return Path(own).expanduser()
+    if shared := environment.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser() / "burnish"
+    return Path.home() / ".cache" / "burnish"
+
+
+def cache_key(texts: Texts, tokenizer: Tokenizer) -> str:
+    """Name of the entry: content of the text, the tokenizer, and the version of this format."""
+    return hashlib.sha256(f"{FORMAT}\n{texts.fingerprint}\n{tokenizer.fingerprint}".encode()).hexdigest()
+
+
+def tokenized(
+    texts: Texts, tokenizer: Tokenizer, folder: Path | None = None, progress: Progress | None = None
+) -> Corpus:
+    """The framed tokens of `texts`, from the cache when it holds them whole, else tokenized now and kept.
+
+    `progress(documents done, total)` is called while tokenizing. Raises UserError for bad text and for a folder that
+    cannot be written.
+    """
+    folder = cache_folder() if folder is None else folder
+    path = folder / f"{cache_key(texts, tokenizer)}.tokens"
+    corpus = _opened(path, tokenizer.eos)
+    if corpus is None:
+        _build(path, texts, tokenizer, progress)
+        corpus = _opened(path, tokenizer.eos)
+    if corpus is None:
+        raise UserError(f"{path}: was written but does not read back whole; the disk of this folder may be faulty")
+    return corpus
+
+
+def _opened(path: Path, eos: int) -> Corpus | None:
+    """The entry at `path`, or None when there is none or it is not whole."""
+    try:
+        with path.open("rb") as stream:
+            header: dict[str, Any] = json.loads(stream.read(_HEADER_BYTES))
+            whole = hashlib.file_digest(stream, "sha256").hexdigest() == header["sha256"]
+        dtype, tokens, documents = np.dtype(header["dtype"]), int(header["tokens"]), int(header["documents"])
+        expected = _HEADER_BYTES + tokens * dtype.itemsize + 2 * documents * np.dtype(np.int64).itemsize
+        whole = whole and path.stat().st_size == expected and tokens > 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not whole:
+        return None
+    mapped = np.memmap(path, dtype=dtype, mode="r", offset=_HEADER_BYTES, shape=(tokens,))
+    tail = np.fromfile(path, dtype=np.int64, offset=_HEADER_BYTES + tokens * dtype.itemsize, count=2 * documents)
+    lengths, sizes = tail[:documents], tail[documents:]
+    return Corpus(mapped, np.cumsum(lengths) - lengths, lengths, sizes, eos)
+
+
+def _build(path: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> None:
+    temporary = path.with_name(f".{path.stem[:16]}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as stream:
+            _write(stream, texts, tokenizer, progress)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"{path.parent}: the token cache cannot be written ({reason}); set BURNISH_CACHE to a writable folder"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):  # gone once moved into place; or its folder never was
+            temporary.unlink()
+
+
+def _write(stream: BinaryIO, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> None:
+    dtype = np.dtype("<u2" if tokenizer.vocab <= 1 << 16 else "<u4")
+    lengths, sizes = [], []
+    digest = hashlib.sha256()
+    total = texts.count() if progress else 0
+    stream.write(b" " * _HEADER_BYTES)
+    for ids, size in tokenizer.encode_documents(texts.documents()):
+        framed = np.concatenate([[tokenizer.eos], ids, [tokenizer.eos]]).astype(dtype).tobytes()
+        digest.update(framed)
+        stream.write(framed)
+        lengths.append(len(ids) + 2)
+        sizes.append(size)
+        if progress:
+            progress(len(lengths), total)
+    tail = np.array([lengths, sizes], dtype="<i8").tobytes()
+    digest.update(tail)
+    stream.write(tail)
+    header = {"format": FORMAT, "dtype": dtype.str, "tokens": sum(lengths), "documents": len(lengths)}
+    header |= {"text_bytes": sum(sizes), "eos": tokenizer.eos, "sha256": digest.hexdigest()}
+    stream.seek(0)
+    stream.write(json.dumps(header).encode().ljust(_HEADER_BYTES))

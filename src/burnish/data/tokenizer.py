@@ -1,0 +1,168 @@
+"""Tokenizer: a byte-level BPE trained on the user's text, or one read from a `tokenizer.json`.
+
+Byte pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units"; over bytes,
+so that any text has tokens: Radford et al. 2019 (GPT-2, section 2.2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from burnish.data.batch import Ids
+from burnish.errors import MissingExtra, UserError
+from burnish.records import write_text
+
+END_OF_TEXT = "<|endoftext|>"
+# What published tokenizers call the token that ends a document, most specific first.
+_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
+_BATCH_CHARACTERS = 4_000_000  # bounds what one parallel call holds in memory
+
+
+class Tokenizer:
+    """Text to ids and back. `eos` frames documents; text that spells a special token is encoded as plain text."""
+
+    def __init__(self, inner: Any, where: str, eos: int | None = None) -> None:
+        self._inner = inner
+        self._inner.no_padding()
+        self._inner.no_truncation()
+        self._json: str = inner.to_str()
+        self._inner.encode_special_tokens = True
+        self.where = where
+        self.eos = _end_of_text(inner, where) if eos is None else eos
+
+    @classmethod
+    def train(cls, documents: Iterable[str], vocab: int) -> Tokenizer:
+        """Learn a byte-level BPE; the same documents give the same file. END_OF_TEXT is id 0.
+
+        The result has `vocab` tokens, or fewer when the text has no more pairs to merge. Raises UserError when vocab
+        cannot hold the bytes and END_OF_TEXT.
+        """
+        tokenizers = _library()
+        alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        if vocab <= len(alphabet):
+            least = len(alphabet) + 1
+            raise UserError(f"model.vocab {vocab} is too small for a byte-level tokenizer; {least} and more work")
+        inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = tokenizers.decoders.ByteLevel()
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=vocab, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
+        )
+        inner.train_from_iterator(documents, trainer)
+        return cls(inner, "the tokenizer trained on data.train")
+
+    @classmethod
+    def load(cls, path: str | Path, eos: int | None = None) -> Tokenizer:
+        """Read a `tokenizer.json`, or the one in a folder. Raises UserError naming the file when it is not one.
+
+        `eos` overrides the end-of-text token found by its usual names.
+        """
+        tokenizers = _library()
+        file = Path(path).expanduser()
+        file = file / "tokenizer.json" if file.is_dir() else file
+        try:
+            content = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UserError(f"{file}: no such tokenizer file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: not a tokenizer.json ({error})") from None
+        try:
+            inner = tokenizers.Tokenizer.from_str(content)
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"{file}: not a tokenizer.json ({str(error).splitlines()[0]})") from None
+        return cls(inner, str(file), eos)
+
+    def to_json(self) -> str:
+        """The content of `tokenizer.json`."""
+        return self._json
+
+    def save(self, path: str | Path) -> None:
+        """Write `tokenizer.json`, all of it or nothing. Raises UserError when the folder cannot be written."""
+        write_text(Path(path), self._json)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of the tokenizer and of which token ends a document."""
+        return hashlib.sha256(f"{self.eos}\n{self._json}".encode()).hexdigest()
+
+    @property
+    def vocab(self) -> int:
+        """Rows an embedding needs: the largest id plus one."""
+        return int(max(self._inner.get_vocab(with_added_tokens=True).values())) + 1
+
+    def check_vocab(self, vocab: int) -> None:
+        """Raise UserError when a model of `vocab` embeddings lacks one for some token; spare embeddings are fine."""
+        if self.vocab > vocab:
+            raise UserError(
+                f"{self.where} has {self.vocab} tokens, model.vocab is {vocab}; set model.vocab to {self.vocab} or more"
+            )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one text, without special tokens."""
+        return list(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def encode_documents(self, documents: Iterable[str]) -> Iterator[tuple[Ids, int]]:
+        """Ids (without eos) and UTF-8 bytes of each document, encoded in parallel batches of bounded size."""
+        for batch in _batches(documents):
+            encoded = self._inner.encode_batch_fast(batch, add_special_tokens=False)
+            for text, one in zip(batch, encoded, strict=True):
+                yield np.array(one.ids, dtype=np.int64), len(text.encode())
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids; special tokens are left out."""
+        return str(self._inner.decode([int(i) for i in ids], skip_special_tokens=True))
+
+    def count_bytes(self, ids: Sequence[int] | Ids) -> int:
+        """UTF-8 bytes the ids spell, specials counted as none; exact even where a cut splits a character.
+
+        For a tokenizer that is not byte-level, the length of the decoded text.
+        """
+        content = json.loads(self._json)
+        if (content.get("decoder") or {}).get("type") != "ByteLevel":
+            return len(self.decode(ids).encode())
+        lengths = np.zeros(self.vocab, dtype=np.int64)
+        for token, number in self._inner.get_vocab(with_added_tokens=False).items():
+            lengths[number] = len(token)  # one letter of the byte alphabet a byte
+        for added in content["added_tokens"]:
+            lengths[added["id"]] = 0 if added["special"] else len(added["content"].encode())
+        return int(lengths[np.asarray(ids, dtype=np.int64)].sum())
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+        import tokenizers.decoders
+        import tokenizers.models
+        import tokenizers.pre_tokenizers
+        import tokenizers.trainers
+    except ImportError:
+        raise MissingExtra("tokenizing text", "train", "tokenizers") from None
+    return tokenizers
+
+
+def _end_of_text(inner: Any, where: str) -> int:
+    for name in _ENDS:
+        if (found := inner.token_to_id(name)) is not None:
+            return int(found)
+    raise UserError(
+        f"{where}: has none of the end-of-text tokens {', '.join(_ENDS)}; set model.eos to the id of its own"
+    )
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    held = 0
+    for text in documents:
+        batch.append(text)
+        held += len(text) + 1
+        if held >= _BATCH_CHARACTERS:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
