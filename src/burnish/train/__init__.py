@@ -1,0 +1,1 @@
+"""Training: one step, one loop over it, and what they need (loss, optimizer, checkpoints, evaluation)."""
