@@ -1,0 +1,5 @@
+"""`python -m burnish` is `burnish`."""
+
+from burnish.cli import main
+
+main()

@@ -1,0 +1,196 @@
+"""The command line: parse, call, print. No logic lives here, and each verb imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from burnish import __version__
+from burnish.errors import BurnishError, UserError
+
+app = typer.Typer(
+    name="burnish",
+    help="Make a model fit, make it fast, and prove it: plan, train, export and measure one recipe.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+recipes = typer.Typer(help="List, show, check and start recipes.", no_args_is_help=True)
+app.add_typer(recipes, name="recipe")
+
+RecipeName = Annotated[str, typer.Argument(help="A shipped recipe, or a .yaml, .py or .py:function file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Changes such as train.steps=100.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what an earlier run left in the folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+
+
+@app.command()
+def plan(recipe: RecipeName, overrides: Overrides = None, json: Json = False) -> None:
+    """Predict what a recipe takes and whether it fits; needs no GPU and no torch."""
+    from burnish import recipe_files, show
+    from burnish.errors import BudgetNotMet
+    from burnish.plan import make_plan
+
+    made = make_plan(recipe_files.load(recipe, overrides or ()))
+    print(made.model_dump_json(indent=1)) if json else show.plan(made)
+    if made.fits is False:
+        raise BudgetNotMet(f"{made.recipe} does not fit on {made.machine}; try memory.checkpointing=full or a higher parallel.zero")
+
+
+@app.command()
+def run(recipe: RecipeName, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
+    """Plan, train, export, verify and report a recipe; a stopped run goes on where it was."""
+    from burnish import run as runner
+    from burnish import show
+
+    show.report(runner.run(recipe, overrides or (), out, fresh))
+
+
+@app.command()
+def train(recipe: RecipeName, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
+    """Plan and train only; `burnish export` and `burnish report` take the folder further."""
+    from burnish import run as runner
+    from burnish import show
+
+    show.report(runner.run(recipe, overrides or (), out, fresh, stages=("train",)))
+
+
+@app.command()
+def export(
+    run: Folder, to: Annotated[Path | None, typer.Option("--to", help="Model folder; default RUN/model.")] = None
+) -> None:
+    """Write a run's best checkpoint as a Hugging Face model folder and check it by loading it again."""
+    from burnish import run as runner
+    from burnish import show
+
+    show.checks(runner.export(run, to))
+
+
+@app.command()
+def generate(
+    model: Annotated[Path, typer.Argument(help="A model folder, or a run folder.")],
+    prompt: Annotated[list[str], typer.Argument(help="One or more prompts.")],
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 100,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="Text to stop before; may be repeated.")] = None,
+) -> None:
+    """Continue prompts with a trained model."""
+    from burnish import run as runner
+
+    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    for text in runner.generate(model, prompt, {**settings, "seed": seed, "stop": tuple(stop or ())}):
+        print(text)
+
+
+@app.command()
+def report(run: Folder, json: Json = False) -> None:
+    """Write a run's report again from its records, and print it."""
+    from burnish import run as runner
+    from burnish import show
+
+    made = runner.report(run)
+    print(made.model_dump_json(indent=1)) if json else show.report(made)
+
+
+@app.command()
+def prove(
+    claim: Annotated[str | None, typer.Argument(help="One claim; all of them when left out.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure claims on this machine: technique on, technique off, the number, the verdict."""
+    from burnish import prove as proofs
+    from burnish import show
+
+    verdicts = proofs.prove(claim)
+    print(proofs.as_json(verdicts)) if json else show.verdicts(verdicts)
+    if failed := [verdict.claim for verdict in verdicts if not verdict.holds]:
+        raise BurnishError(f"did not hold here: {', '.join(failed)}")
+
+
+@recipes.command("list")
+def recipe_list() -> None:
+    """Name the shipped recipes."""
+    from burnish import recipe_files
+
+    for name, about in recipe_files.shipped().items():
+        print(f"{name:<18}{about}")
+
+
+@recipes.command("show")
+def recipe_show(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Print a whole recipe as YAML, defaults included."""
+    from burnish import recipe_files
+
+    print(recipe_files.to_yaml(recipe_files.load(recipe, overrides or ())), end="")
+
+
+@recipes.command("validate")
+def recipe_validate(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Check a recipe and that its texts are there, without running it."""
+    from burnish import recipe_files
+    from burnish.data.text import Texts
+
+    made = recipe_files.load(recipe, overrides or ())
+    if made.machine.chip is None:
+        for sources in (made.data.train, made.data.heldout):
+            if sources:
+                Texts.open(sources, made.data.text_field)
+    print(f"{made.name}: valid")
+
+
+@recipes.command("new")
+def recipe_new(
+    name: Annotated[str, typer.Argument(help="Name of the new recipe.")],
+    base: Annotated[str, typer.Option("--from", help="Shipped recipe to start from.")] = "quickstart",
+) -> None:
+    """Start a recipe of one's own in this folder."""
+    from burnish import recipe_files
+
+    path = recipe_files.write_new(name, base, Path())
+    print(f"{path} written; try: burnish plan {path}")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; ends the process with the exit code of what happened."""
+    sys.exit(_code(arguments))
+
+
+def _code(arguments: list[str] | None) -> int:
+    try:
+        code: Any = app(arguments, standalone_mode=False)
+    except BurnishError as error:
+        print(f"burnish: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("burnish: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's own errors: a missing argument, an unknown option
+            print(f"burnish: {' '.join(error.format_message().split())}", file=sys.stderr)
+            return UserError.exit_code
+        raise
+    return code if isinstance(code, int) else 0

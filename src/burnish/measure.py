@@ -1,0 +1,232 @@
+"""Measure: what a step really does (`observe`), how long things take, and how much memory was used.
+
+`observe` gives the same type as a folded description, so predicted and observed are compared by equality. Conventions:
+attention FLOPs are counted in full, whatever the mask; parameters are never counted as saved; a storage saved by several
+operations is counted once; a collective's bytes follow `work.py`.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from burnish.work import BACKWARD, FORWARD, RECOMPUTE, STEP, Observation
+
+if TYPE_CHECKING:
+    from burnish.data.batch import Batch
+    from burnish.train.step import Trainable
+
+aten = torch.ops.aten
+
+
+@register_flop_formula([aten._scaled_dot_product_flash_attention_for_cpu])
+def _flash_forward(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Two products of S x L x D a head: scores and their product with the values (Dao 2023, arXiv 2307.08691)."""
+    rows, heads, queries, dim = query
+    return 4 * rows * heads * queries * key[2] * dim
+
+
+@register_flop_formula([aten._scaled_dot_product_flash_attention_for_cpu_backward])
+def _flash_backward(grad: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
+    """Five products of S x L x D a head: the scores again, and the gradients of v, probabilities, q and k."""
+    rows, heads, queries, dim = query
+    return 10 * rows * heads * queries * key[2] * dim
+
+
+# Collectives of torch.distributed as the dispatcher sees them: name -> (kind, which argument carries the counted tensor).
+COLLECTIVES = {
+    "c10d::allreduce_": ("all_reduce", 0),
+    "c10d::_allgather_base_": ("all_gather", 0),
+    "c10d::allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "c10d::broadcast_": ("broadcast", 0),
+    "c10d::allgather_": ("all_gather", 0),
+    "c10d::send": ("p2p", 0),
+    "c10d::recv_": ("p2p", 0),
+    "_c10d_functional::all_reduce": ("all_reduce", 0),
+    "_c10d_functional::all_reduce_": ("all_reduce", 0),
+    "_c10d_functional::all_gather_into_tensor": ("all_gather", None),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", 0),
+}
+
+
+class _Recorder(TorchDispatchMode):
+    """Counts FLOPs and collectives of everything dispatched inside it, by the phase it happens in."""
+
+    def __init__(self, axes: dict[str, str]) -> None:
+        super().__init__()
+        self.axes = axes  # process group name -> mesh axis
+        self.depth = 0  # forwards of the trainable's parts that are open
+        self.seen: Observation = Counter()
+
+    @property
+    def phase(self) -> str:
+        if torch._C._current_graph_task_id() != -1:
+            return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
+        return FORWARD if self.depth else STEP
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.seen["flops", self.phase, "", ""] += int(formula(*args, **kwargs, out_val=out))
+        elif (name := func._schema.name) in COLLECTIVES:
+            kind, index = COLLECTIVES[name]
+            size = sum(t.nbytes for t in _tensors(out if index is None else args[index]))
+            key = (BACKWARD if self.phase == RECOMPUTE and kind == "all_gather" else self.phase, self._axis(args), kind)
+            self.seen["comm_count", *key] += 1
+            self.seen["comm_bytes", *key] += size
+        return out
+
+    def _axis(self, args: Any) -> str:
+        for value in args:
+            name = value if isinstance(value, str) else _group_name(value)
+            if name in self.axes:
+                return self.axes[name]
+        return "world"
+
+
+def _group_name(value: Any) -> str:
+    """The name of a process group handed to a collective as an opaque object, or nothing."""
+    if isinstance(value, torch.ScriptObject):
+        try:
+            return str(torch.distributed.ProcessGroup.unbox(value).group_name)
+        except (RuntimeError, AttributeError):
+            return ""
+    return ""
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor, or the tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _bytes(tensors: Any) -> int:
+    """Bytes of distinct tensors."""
+    return sum({id(t): local(t).nbytes for t in tensors if t is not None}.values())
+
+
+def observe(trainable: Trainable, batch: list[Batch], lr: float, axes: dict[str, str] | None = None) -> Observation:
+    """Run one optimizer step of `trainable` on the micro batches `batch` and count what it did.
+
+    The step is a real one. `saved` is the mean over the micro batches of what their forwards kept for backward.
+    """
+    result, seen = observed_step(trainable, batch, lr, axes)
+    return seen
+
+
+def observed_step(
+    trainable: Trainable, batch: list[Batch], lr: float, axes: dict[str, str] | None = None
+) -> tuple[Any, Observation]:
+    """As `observe`, with the step's own result."""
+    recorder = _Recorder(axes or {})
+    saved = _SavedBytes(trainable.parts)
+    held: Counter[str] = Counter()
+
+    def before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
+        held["gradient"] = _bytes(p.grad for part in trainable.parts for p in part.parameters())
+
+    handles = [trainable.optimizer.register_step_pre_hook(before_update)]
+    for part in trainable.parts:
+        handles += _depth_hooks(part, recorder)
+    try:
+        with saved, recorder:
+            result = trainable.step(batch, lr)
+    finally:
+        for handle in handles:
+            handle.remove()
+    seen = recorder.seen
+    seen["saved", FORWARD, "", ""] = saved.total // max(len(batch), 1)
+    seen["gradient", "", "", ""] = held["gradient"]
+    seen["parameter", "", "", ""] = _bytes(p for part in trainable.parts for p in part.parameters())
+    states = [v for state in trainable.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
+    seen["optimizer", "", "", ""] = _bytes(states)
+    return result, Counter({key: value for key, value in seen.items() if value})
+
+
+def _depth_hooks(part: nn.Module, recorder: _Recorder) -> list[Any]:
+    def enter(*_: Any) -> None:
+        recorder.depth += 1
+
+    def leave(*_: Any) -> None:
+        recorder.depth -= 1
+
+    return [part.register_forward_pre_hook(enter, prepend=True), part.register_forward_hook(leave, always_call=True)]
+
+
+class _SavedBytes:
+    """Context that sums the bytes of distinct storages saved for backward, parameters left out."""
+
+    def __init__(self, parts: list[nn.Module]) -> None:
+        self.total = 0
+        self._storages: dict[int, Any] = {}  # kept alive, so that no address is counted for two tensors
+        self._parts = parts
+        self._hooks: Any = nullcontext()
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        plain = local(tensor)
+        storage = plain.untyped_storage()
+        owned = {local(p).untyped_storage().data_ptr() for part in self._parts for p in part.parameters()}
+        if storage.data_ptr() not in owned and storage.data_ptr() not in self._storages:
+            self._storages[storage.data_ptr()] = storage
+            self.total += storage.nbytes()
+        return tensor
+
+    def __enter__(self) -> _SavedBytes:
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
+        self._storages.clear()
+
+
+@contextmanager
+def clock(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the wall time of a block to `seconds[name]`."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def peak_memory(device: str = "cpu") -> int:
+    """Largest memory so far in bytes: resident memory of this process, or what was allocated on the accelerator."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.max_memory_allocated())
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def measured_keys(seen: Observation) -> dict[str, float]:
+    """An observation under the keys a report shows."""
+    names = {"parameter": "parameters", "gradient": "gradients", "optimizer": "optimizer", "saved": "saved"}
+    totals: Counter[str] = Counter()
+    for (metric, *_), value in seen.items():
+        key = {"flops": "flops.step", "comm_count": "comm.count", "comm_bytes": "comm.bytes"}.get(metric)
+        totals[key or f"memory.{names[metric]}"] += value
+    return {key: float(value) for key, value in totals.items()}
+
+

@@ -1,0 +1,94 @@
+"""Show: plans, reports and verdicts as text in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from burnish.records import Plan
+from burnish.reported import Report
+from burnish.units import show as text
+from burnish.units import signed_percent
+
+if TYPE_CHECKING:
+    from burnish.prove.claim import Verdict
+
+KINDS = ("parameters", "gradients", "optimizer", "saved", "peak")
+
+
+def plan(made: Plan, console: Console | None = None) -> None:
+    """Print what a recipe will do and take."""
+    out = console or Console()
+    out.print(f"[bold]{made.recipe}[/bold] on {made.machine}")
+    batch = made.batch
+    out.print(
+        f"step: {batch['global_batch']} rows = {batch['tokens_per_step']:,} tokens; a rank takes {batch['rows_per_rank']} "
+        f"rows in {batch['micro_batches']} micro batches of {batch['micro_batch']}; {batch['steps']:,} steps, "
+        f"{batch['tokens']:,} tokens",
+        highlight=False,
+    )
+    for number, taken in enumerate(made.passes, 1):
+        only = " [yellow](planned only)[/yellow]" if taken.plan_only else ""
+        out.print(f"pass {number}: [bold]{taken.technique}[/bold]{only}, {taken.reason}", highlight=False)
+    table = Table("predicted, one rank", "", box=None, header_style="dim")
+    for kind in KINDS:
+        table.add_row(f"memory: {kind}", text(made.predicted[f"memory.{kind}"], "bytes"))
+    if made.capacity:
+        table.add_row("memory: there is", text(made.capacity, "bytes"))
+    for key, name, unit in (
+        ("parameters", "parameters of the model", "short count"),
+        ("flops.step", "work of a step", "FLOPs"),
+        ("comm.bytes", "sent in a step", "bytes"),
+        ("seconds.step", "time of a step", "seconds"),
+    ):
+        if key in made.predicted:
+            table.add_row(name, text(made.predicted[key], unit))
+    out.print(table)
+    for note in made.notes:
+        out.print(f"note: {note}", style="dim", highlight=False)
+    verdict = {True: "[green]fits[/green]", False: "[red]does not fit[/red]", None: "memory of this device is not known"}
+    out.print(verdict[made.fits])
+
+
+def report(made: Report, console: Console | None = None) -> None:
+    """Print the figures of a run, predicted beside measured."""
+    out = console or Console()
+    table = Table("quantity", "predicted", "measured", "error", box=None, header_style="dim")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in made.rows:
+        sides = (text(row.predicted, row.unit), text(row.measured, row.unit))
+        table.add_row(row.label, *sides, signed_percent(row.error_percent))
+    out.print(table)
+    for name, value in made.quality.items():
+        shown = f"{value:.4f}" if isinstance(value, float) else value
+        out.print(f"{name.replace('_', ' ')}: {shown}", highlight=False)
+    checks(made.checks, out)
+    for sample in made.samples:
+        out.print(f"\n[bold]{sample.prompt}[/bold]{sample.text}", highlight=False)
+
+
+def checks(found: Mapping[str, bool | float | str], console: Console | None = None) -> None:
+    """Print the checks of an exported model."""
+    out = console or Console()
+    for name, value in found.items():
+        mark = {True: "[green]yes[/green]", False: "[red]no[/red]"}.get(value, str(value)) if isinstance(value, bool) else value
+        out.print(f"check: {name.replace('_', ' ')}: {mark}", highlight=False)
+
+
+def verdicts(found: Sequence[Verdict], console: Console | None = None) -> None:
+    """Print claims with what was expected, measured and concluded; one claim alone is explained."""
+    out = console or Console()
+    table = Table("claim", "expected", "measured", "verdict", box=None, header_style="dim")
+    for verdict in found:
+        mark = "[green]holds[/green]" if verdict.holds else "[red]does not hold[/red]"
+        table.add_row(verdict.claim, verdict.expected, verdict.measured, mark)
+    out.print(table)
+    if len(found) == 1:
+        only = found[0]
+        for name, value in (("claim", only.statement), ("varied", only.varied), ("held", only.held), ("why", only.why)):
+            out.print(f"[bold]{name}[/bold]: {value}", highlight=False)
+        out.print(f"[bold]source[/bold]: {only.source}\n[bold]code[/bold]: {only.code}", highlight=False)
