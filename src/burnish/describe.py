@@ -39,8 +39,9 @@ def linear(name: str, tokens: N, inputs: int, outputs: int, keeps: str = "") -> 
 
 
 def norm(name: str, tokens: N, size: int) -> Op:
-    """RMSNorm keeps its input and one statistic a token."""
-    return Op(name, ((size,),), saved=(Saved("input", ACTIVATION, tokens * size), Saved("rstd", STATISTIC, tokens)))
+    """RMSNorm keeps its input and one statistic a token; its weight gradient is a vector-matrix product."""
+    saved = (Saved("input", ACTIVATION, tokens * size), Saved("rstd", STATISTIC, tokens))
+    return Op(name, ((size,),), backward=2 * tokens * size, saved=saved)
 
 
 def attention(shapes: Shapes, tokens: N, heads: int, kv_heads: int, head_dim: int) -> Op:

@@ -87,7 +87,16 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
 
 
 def _again(forward: Any, checkpoint: Any) -> Any:
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        # checkpoint keeps tensors it is given, not those inside an argument: hand it every tensor by itself.
+        leaves, form = tree_flatten((args, kwargs))
+
+        def again(*given: Any) -> Any:
+            again_args, again_kwargs = tree_unflatten(given, form)
+            return forward(*again_args, **again_kwargs)
+
+        return checkpoint(again, *leaves, use_reentrant=False)
 
     return run
