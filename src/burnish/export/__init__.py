@@ -1,0 +1,1 @@
+"""Files out: model folders other programs load, and the checks that they say what the model says."""

@@ -1,0 +1,55 @@
+"""Does an exported folder say what the model says? Reload it and compare weights and logits; check its tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burnish.export.safetensors import load_folder
+from burnish.export.tokenizer import check_tokenizer
+from burnish.models.decoder import Decoder
+
+__all__ = ["check_export", "check_tokenizer"]
+
+
+@torch.no_grad()
+def check_export(model: Decoder, folder: str | Path) -> dict[str, Any]:
+    """Reload `folder` and compare with `model`.
+
+    Keys: `weights_equal` (bit for bit, after the cast to the file's dtype), `weights_different` (names), `tensors`
+    (count), `tie_kept`, `config_equal`, `dtype`, `logits_max_abs_difference` (on a fixed batch of two
+    rows of unequal length: what the cast to the file's dtype alone costs). Raises UserError as `load_folder` does.
+    """
+    plain: Decoder = getattr(model, "_orig_mod", model)
+    device = plain.embed.weight.device  # the same kernels on both sides, so that only the files are judged
+    loaded, config = load_folder(folder, device=device)
+    ours, theirs = dict(plain.named_parameters()), dict(loaded.named_parameters())
+    dtype = loaded.embed.weight.dtype
+    different = sorted(ours.keys() ^ theirs.keys())
+    different += [n for n in theirs if n in ours and not _same_bits(ours[n].to(dtype), theirs[n])]
+    mask_BS = torch.ones(2, min(33, config.max_positions), dtype=torch.bool)
+    mask_BS[1, : mask_BS.shape[1] // 3] = False
+    ids_BS = torch.randint(config.vocab, mask_BS.shape, generator=torch.Generator().manual_seed(0))
+    ids_BS, mask_BS = ids_BS.to(device), mask_BS.to(device)
+    difference = _logits(plain, ids_BS, mask_BS) - _logits(loaded.to(plain.embed.weight.dtype), ids_BS, mask_BS)
+    return {
+        "weights_equal": not different,
+        "weights_different": different,
+        "tensors": len(theirs),
+        "tie_kept": (loaded.head.weight is loaded.embed.weight) == config.tied,
+        "config_equal": config == plain.shape,
+        "dtype": str(dtype).removeprefix("torch."),
+        "logits_max_abs_difference": difference.abs().max().item(),
+    }
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def _logits(model: Decoder, ids_BS: Tensor, mask_BS: Tensor) -> Tensor:
+    """Scores of the real tokens only, [tokens, V] in float32."""
+    return model.logits(model(ids_BS, mask_BS=mask_BS)).float()[mask_BS]

@@ -1,0 +1,65 @@
+"""Write a whole folder or nothing: files are made in a folder beside it, which is then renamed into place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from burnish.errors import UserError
+
+
+@contextlib.contextmanager
+def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path]:
+    """Give a fresh folder to write into; on a clean exit it becomes `folder`, otherwise it is removed.
+
+    An earlier `folder` is replaced if it holds only files whose names `ours` accepts. It is moved aside for the moment
+    of the swap, so a kill leaves one version whole, never a mixture. Raises UserError when the place cannot be written
+    or holds something that is not ours.
+    """
+    folder = Path(os.path.abspath(folder))
+    fresh, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("writing", "replaced"))
+    _refuse_foreign(folder, ours)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if aside.exists() and not folder.exists():
+            os.replace(aside, folder)  # a run was killed in the middle of its swap
+        for left_over in (fresh, aside):  # of a killed run
+            if left_over.exists():
+                shutil.rmtree(left_over)
+        fresh.mkdir()
+        try:
+            yield fresh
+            _flush(fresh)
+            if folder.exists():
+                os.replace(folder, aside)
+            os.replace(fresh, folder)
+        except BaseException:
+            if aside.exists() and not folder.exists():
+                os.replace(aside, folder)
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror or error}); choose another folder") from error
+
+
+def _refuse_foreign(folder: Path, ours: Callable[[str], bool]) -> None:
+    if folder.is_dir():
+        foreign = sorted(p.name for p in folder.iterdir() if p.is_dir() or not ours(p.name))
+        if foreign:
+            raise UserError(f"{folder}: holds {foreign[0]!r}, which is no part of a model; choose another folder")
+    elif folder.exists():
+        raise UserError(f"{folder}: is a file; a model is written into a folder")
+
+
+def _flush(folder: Path) -> None:
+    """Make the files, then their names, survive a power cut before the rename does."""
+    for path in [*folder.iterdir(), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

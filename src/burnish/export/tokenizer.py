@@ -1,0 +1,75 @@
+"""The tokenizer's files of a model folder: checked against the model, then copied; read as plain JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from burnish.config import ModelConfig
+from burnish.errors import UserError
+
+
+def check_tokenizer(tokenizer_path: str | Path, config: ModelConfig) -> int:
+    """Refuse a tokenizer that can emit ids the model has no row for. Returns its size, the largest id plus one.
+
+    A model may have more rows than the tokenizer has tokens (a padded vocabulary). Raises UserError naming the file.
+    """
+    path = _file(tokenizer_path)
+    tokens = _tokens(path)
+    size = max(tokens, default=-1) + 1
+    if size > config.vocab:
+        raise UserError(f"{path}: has {size} tokens, the model {config.vocab}; vocab must be {size} or more")
+    for name in ("bos", "eos", "pad"):
+        token = getattr(config, name)
+        if token is not None and token not in tokens:
+            raise UserError(f"{path}: has no token {token}, the model's {name}; its ids end at {size - 1}")
+    return size
+
+
+def write_tokenizer(tokenizer_path: str | Path, config: ModelConfig, folder: Path) -> None:
+    """Copy `tokenizer.json` into `folder`, with the `tokenizer_config.json` beside it or a minimal one.
+
+    Raises UserError as `check_tokenizer` does.
+    """
+    check_tokenizer(tokenizer_path, config)
+    path = _file(tokenizer_path)
+    shutil.copyfile(path, folder / "tokenizer.json")
+    beside = path.with_name("tokenizer_config.json")
+    if beside.is_file():
+        shutil.copyfile(beside, folder / "tokenizer_config.json")
+        return
+    tokens = _tokens(path)
+    content: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    for name in ("bos", "eos", "pad"):
+        token = getattr(config, name)
+        if token is not None:
+            content[f"{name}_token"] = tokens[token]
+    (folder / "tokenizer_config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _file(tokenizer_path: str | Path) -> Path:
+    path = Path(tokenizer_path)
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def _tokens(path: Path) -> dict[int, str]:
+    """Every id with its text, added tokens included."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        vocab = content["model"]["vocab"]
+        # byte-pair and word-piece models map text to id; unigram models list [text, score] in order of id
+        tokens = {i: str(row[0]) for i, row in enumerate(vocab)} if isinstance(vocab, list) else {}
+        tokens = tokens or {int(i): text for text, i in vocab.items()}
+        return tokens | {int(added["id"]): str(added["content"]) for added in content.get("added_tokens", [])}
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; a tokenizer.json is needed") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise UserError(f"{path}: is not a tokenizer.json (JSON with model.vocab)") from None
