@@ -193,14 +193,12 @@ def _parquet_file(path: Path) -> Any:
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
-    import pyarrow.types
-
     with _parquet_file(path) as file:
         columns = file.schema_arrow.names
         if field not in columns:
             raise UserError(f"{path}: no column {field!r} (data.text_field); {nearest(field, columns)}")
-        held = file.schema_arrow.field(field).type
-        if not (pyarrow.types.is_string(held) or pyarrow.types.is_large_string(held)):
+        held = str(file.schema_arrow.field(field).type)
+        if held not in ("string", "large_string"):
             raise UserError(f"{path}: column {field!r} must hold strings, found {held}")
         values = (text for batch in file.iter_batches(columns=[field]) for text in batch.column(0).to_pylist())
         for number, text in enumerate(values, start=1):

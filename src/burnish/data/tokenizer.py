@@ -35,6 +35,8 @@ class Tokenizer:
         self._inner.encode_special_tokens = True
         self.where = where
         self.eos = _end_of_text(inner, where) if eos is None else eos
+        if not 0 <= self.eos < self.vocab:
+            raise UserError(f"{where}: model.eos {eos} is outside its tokens 0..{self.vocab - 1}")
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab: int) -> Tokenizer:
