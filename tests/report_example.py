@@ -22,6 +22,21 @@ precision: {compute: fp32}
 machine: {device: cpu, threads: 2}
 """
 
+MEASURED = {
+    "parameters": 1_075_072,
+    "memory.parameters": 4_300_288,
+    "memory.gradients": 4_300_288,
+    "memory.optimizer": 8_600_768,
+    "memory.saved": 173_015_040,
+    "memory.peak": 219_676_672,
+    "flops.step": 3.07e10,
+    "seconds.step": 0.1014,
+    "tokens_per_second": 40_394,
+    "mfu": 0.2987,
+    "comm.count": 0,
+    "file.bytes": 4_303_712,
+}
+
 
 def plan() -> Plan:
     """A plan with two passes, a mapping and a prediction for every shared quantity."""
@@ -60,10 +75,10 @@ def plan() -> Plan:
     )
 
 
-def records(steps: int = 1200) -> Records:
-    """A finished run of `steps` steps with a noisy falling loss."""
+def curve(steps: int) -> tuple[Step, ...]:
+    """A noisy falling loss."""
     noise = random.Random(3)
-    curve = tuple(
+    return tuple(
         Step(
             step=k,
             tokens=4096,
@@ -77,8 +92,13 @@ def records(steps: int = 1200) -> Records:
         )
         for k in range(1, steps + 1)
     )
+
+
+def records(steps: int = 1200) -> Records:
+    """A finished run of `steps` steps with a noisy falling loss."""
+    steps_run = curve(steps)
     evals = tuple(
-        Evaluation(step=k, loss=curve[k - 1].loss + 0.08, bits_per_byte=(curve[k - 1].loss + 0.08) / 1.66)
+        Evaluation(step=k, loss=steps_run[k - 1].loss + 0.08, bits_per_byte=(steps_run[k - 1].loss + 0.08) / 1.66)
         for k in range(max(1, steps // 12), steps + 1, max(1, steps // 12))
     )
     return Records(
@@ -95,21 +115,8 @@ def records(steps: int = 1200) -> Records:
         },
         machine={"name": "AMD EPYC 9534, 2 cores", "device": "cpu", "threads": 2, "memory_bytes": 25_125_558_682},
         versions={"burnish": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "tokenizers": "0.23.3"},
-        measured={
-            "parameters": 1_075_072,
-            "memory.parameters": 4_300_288,
-            "memory.gradients": 4_300_288,
-            "memory.optimizer": 8_600_768,
-            "memory.saved": 173_015_040,
-            "memory.peak": 219_676_672,
-            "flops.step": 3.07e10,
-            "seconds.step": 0.1014,
-            "tokens_per_second": 40_394,
-            "mfu": 0.2987,
-            "comm.count": 0,
-            "file.bytes": 4_303_712,
-        },
-        curve=curve,
+        measured=MEASURED,
+        curve=steps_run,
         evals=evals,
         quality={
             "bits_per_byte": 1.8734,

@@ -1,0 +1,92 @@
+"""Commands and paths in the README and the docs exist: each is looked up or asked for its help."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.S | re.M)
+IN_TICKS = re.compile(r"`([^`\n]+)`")
+TOP = ("src", "tests", "bench", "scripts", "docs", ".ci")
+PATH = re.compile(rf"(?:{'|'.join(map(re.escape, TOP))})/[\w./-]*|[\w-]+\.(?:md|toml|txt|yml)|LICENSE")
+MADE = ("runs/", "bench/results/")  # what a command makes
+
+
+def check(root: Path) -> tuple[str, list[str]]:
+    """Numbers of commands and paths looked up, and those that are not there."""
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    commands, paths, problems = [], [], []
+    for page in pages:
+        if not page.exists():
+            problems.append(f"{page.name}: missing")
+            continue
+        text = page.read_text(encoding="utf-8")
+        name = page.relative_to(root).as_posix()
+        commands += [(name, command) for command in fenced_commands(text)]
+        prose = FENCE.sub("", text)
+        commands += [(name, t) for t in IN_TICKS.findall(prose) if t.startswith("burnish ")]
+        paths += [(name, t) for t in IN_TICKS.findall(prose) if PATH.fullmatch(t) and not t.startswith(MADE)]
+    problems += [f"{n}: no such path: {p}" for n, p in paths if not (root / p).exists()]
+    problems += commands_missing(root, commands)
+    return f"{len(commands)} commands, {len(paths)} paths", problems
+
+
+def fenced_commands(text: str) -> Iterator[str]:
+    """Lines of fenced blocks that call the program, a script or a bench; comments and prompts are dropped."""
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            line = line.strip().removeprefix("$ ")
+            if line.startswith(("burnish ", "scripts/", "bench/", ".ci/")):
+                yield line
+
+
+def commands_missing(root: Path, commands: list[tuple[str, str]]) -> list[str]:
+    """Commands whose verb, script or option nobody knows. Options are looked for in the help text or the script."""
+    problems, asked = [], {}
+    for page, command in commands:
+        words = shlex.split(command, comments=True)
+        if words[0] == "burnish":
+            verb = tuple(verb_of(words))
+            asked.setdefault(verb, []).append((page, command, options(words)))
+        elif not (root / words[0]).is_file() or not os.access(root / words[0], os.X_OK):
+            problems.append(f"{page}: {command}: {words[0]} is not an executable file")
+        else:
+            text = (root / words[0]).read_text(encoding="utf-8")
+            problems += [f"{page}: {command}: {o} is not in {words[0]}" for o in options(words) if o not in text]
+    with ThreadPoolExecutor(2) as pool:
+        helps = dict(zip(asked, pool.map(lambda verb: help_text(root, verb), asked), strict=True))
+    for verb, uses in asked.items():
+        for page, command, wanted in uses:
+            text = helps[verb]
+            if text is None:
+                problems.append(f"{page}: {command}: burnish {' '.join(verb)} is not a command")
+            else:
+                problems += [f"{page}: {command}: no option {o}" for o in wanted if o not in text]
+    return problems
+
+
+def verb_of(words: list[str]) -> Iterator[str]:
+    """The verb of a burnish command, with its second word where the verb is a group."""
+    for word in words[1:3]:
+        if not re.fullmatch(r"[a-z]+", word) or (word != words[1] and words[1] != "recipe"):
+            return
+        yield word
+
+
+def options(words: list[str]) -> list[str]:
+    """Long options without their values."""
+    return [word.split("=")[0] for word in words if word.startswith("--")]
+
+
+def help_text(root: Path, verb: tuple[str, ...]) -> str | None:
+    """What `burnish VERB --help` prints, None when it fails."""
+    env = {**os.environ, "PYTHONPATH": str(root / "src"), "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    command = [sys.executable, "-m", "burnish", *verb, "--help"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=env, cwd=root)
+    return ran.stdout if ran.returncode == 0 else None

@@ -1,0 +1,164 @@
+"""The import rule: who may import whom, no mutual imports, and which modules load no torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tree import Source, sources
+
+# A module imports from its own layer and those before it. A name is a file or folder of the package.
+LAYERS = (
+    ("__init__", "errors"),
+    ("tables", "units", "markup", "section", "mesh", "models"),
+    ("config", "work", "hardware", "records"),
+    ("ops", "data", "describe", "reported"),
+    ("techniques",),
+    ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
+    ("apply", "plan", "groups"),
+    ("train", "compress", "export", "serve", "measure"),
+    ("run",),
+    ("prove",),
+    ("show", "cli", "__main__"),
+)
+# Stricter than their layer: these import nothing of the package but the names given.
+CLOSED = {
+    "models": {"models"},
+    "tables": {"tables"},
+    "mesh": {"errors"},
+    "work": {"mesh"},
+    "page": {"reported", "chart", "markup", "units"},
+    "chart": {"reported", "markup"},
+}
+ONLY_TORCH = {"models"}  # outside the package these use torch and the standard library
+TORCH_AT_IMPORT = {"models", "ops", "groups", "train", "compress", "export", "serve", "measure", "run", "prove"}
+LIGHT = {"burnish": ("pydantic", "numpy", "torch"), "burnish.cli": ("pydantic", "numpy", "torch")}
+
+
+def check(root: Path) -> tuple[str, list[str]]:
+    """Number of modules and imports looked at, and each import that the rule refuses."""
+    files = sources(root, ("src",))
+    modules = {module_name(f): f for f in files}
+    level = {name: k for k, layer in enumerate(LAYERS) for name in layer}
+    graph: dict[str, set[str]] = {}
+    problems: list[str] = []
+    for module, source in modules.items():
+        unit = unit_of(module)
+        if unit not in level:
+            problems.append(f"{source.path}: {unit!r} has no layer; give it one in scripts/rules/imports.py")
+            continue
+        inside = list(package_imports(source.tree, modules))
+        graph[module] = {target for target, _ in inside} - {module}
+        for target, line in inside:
+            if (reason := refused(unit, unit_of(target), level)) is not None:
+                problems.append(f"{source.path}:{line}: {unit} imports {target}, {reason}")
+        problems += [f"{source.path}:{line}: {unit} imports {name}" for name, line in foreign(unit, source.tree)]
+    problems += [f"mutual imports: {' -> '.join(loop)}" for loop in loops(graph)]
+    problems += torch_loaded(
+        root, [m for m in modules if unit_of(m) not in TORCH_AT_IMPORT and m != "burnish.__main__"]
+    )
+    return f"{len(modules)} modules, {sum(map(len, graph.values()))} imports inside the package", problems
+
+
+def module_name(source: Source) -> str:
+    """`burnish.data.text` for src/burnish/data/text.py; a package goes by its folder's name."""
+    parts = source.path.removeprefix("src/").removesuffix(".py").split("/")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def unit_of(module: str) -> str:
+    """The file or folder of the package that a module belongs to."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def walk_run(node: ast.AST) -> Iterator[ast.stmt]:
+    """Import statements that run: those under `if TYPE_CHECKING` only name types and are left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        yield from walk_run(child)
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """(module, names taken from it, line) of every import that runs."""
+    for node in walk_run(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, (), node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), tuple(alias.name for alias in node.names), node.lineno
+
+
+def package_imports(tree: ast.Module, modules: dict[str, Source]) -> Iterator[tuple[str, int]]:
+    """Modules of the package that a file imports, as whole modules or names from them."""
+    for module, names, line in imported(tree):
+        if module.split(".")[0] == "burnish":
+            submodules = [f"{module}.{name}" for name in names if f"{module}.{name}" in modules]
+            for target in submodules or [module]:
+                yield target, line
+
+
+def foreign(unit: str, tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Imports from outside that a unit may not have: relative ones, and in plain models anything but torch."""
+    for module, _, line in imported(tree):
+        top = module.split(".")[0]
+        if module.startswith("."):
+            yield f"{module or '.'} relatively; write the whole name", line
+        elif unit in ONLY_TORCH and top not in {"burnish", "torch", *sys.stdlib_module_names}:
+            yield f"{top}; only torch is allowed there", line
+
+
+def refused(unit: str, target: str, level: dict[str, int]) -> str | None:
+    """Why `unit` may not import `target`, None when it may."""
+    if target in (unit, "__init__") or target not in level:
+        return None
+    if unit in CLOSED and target not in CLOSED[unit]:
+        return f"but may import only {', '.join(sorted(CLOSED[unit]))}"
+    return "which stands above it" if level[target] > level[unit] else None
+
+
+def loops(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """One loop for each module that reaches itself, each set of modules once."""
+    seen: set[frozenset[str]] = set()
+    for start in graph:
+        stack, parents = [start], {start: ""}
+        while stack:
+            node = stack.pop()
+            if start in graph.get(node, set()):
+                loop = [start]
+                while node != start:
+                    loop.insert(1, node)
+                    node = parents[node]
+                if frozenset(loop) not in seen:
+                    seen.add(frozenset(loop))
+                    yield [*loop, start]
+                break
+            for following in graph.get(node, set()) - parents.keys():
+                parents[following] = node
+                stack.append(following)
+
+
+def torch_loaded(root: Path, modules: list[str]) -> list[str]:
+    """Modules that load what they must not, found by importing them in a fresh interpreter."""
+    problems = [p for module, heavy in LIGHT.items() if module in modules for p in loaded(root, [module], heavy)]
+    if loaded(root, modules, ("torch",)):
+        problems += [p for module in modules for p in loaded(root, [module], ("torch",))]
+    return problems
+
+
+def loaded(root: Path, modules: list[str], heavy: tuple[str, ...]) -> list[str]:
+    """Import `modules` in a fresh interpreter and say which of the `heavy` packages that brought in."""
+    body = f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\n"
+    code = f"{body}print(*[h for h in {heavy!r} if h in sys.modules])"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env={"PYTHONPATH": str(root / "src")}, capture_output=True, text=True
+    )
+    name = modules[0] if len(modules) == 1 else "the torch-free modules"
+    if ran.returncode:
+        return [f"{name}: cannot be imported ({ran.stderr.strip().splitlines()[-1]})"]
+    return [f"{name} loads {', '.join(ran.stdout.split())}"] if ran.stdout.split() else []

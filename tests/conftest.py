@@ -1,0 +1,21 @@
+"""What every test runs under: few threads, no network, and slow or sabotage tests only when asked for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# Before torch is imported anywhere: two test processes on two cores must not fight for them, and nothing is downloaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["NO_COLOR"] = "1"
+
+DEFAULT = "not slow and not sabotage"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A bare `pytest` selects what `scripts/test` does."""
+    if not config.option.markexpr:
+        config.option.markexpr = DEFAULT

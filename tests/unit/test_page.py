@@ -1,0 +1,158 @@
+"""The page of a report as text: everything escaped, nothing fetched, absent parts left out, colours readable."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from importlib import resources
+
+import pytest
+
+import report_example as example
+from burnish.markup import Html, el
+from burnish.page import render
+from burnish.records import Pass, Plan, Records, Sample, SavedFile
+from burnish.report import make_report
+
+VOID = {"meta"}
+
+
+class Elements(HTMLParser):
+    """Tags, attributes and headings of a page, with a check that every element is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.headings: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(data)
+
+
+def full_page(steps: int = 60) -> str:
+    return render(make_report(example.plan(), example.records(steps), recipe_yaml=example.RECIPE))
+
+
+def test_a_full_report_has_every_part_once():
+    headings = Elements(full_page()).headings
+    expected = "quickstart Loss|Memory by kind|Predicted and measured|Passes|Time by stage|Sample text|Quality|"
+    expected += "Exported files|Checks|Notes|Recipe|Machine|Versions"
+    assert headings == ["quickstart", *expected.removeprefix("quickstart ").split("|")]
+
+
+def test_a_plan_alone_shows_only_what_it_has():
+    page = Elements(render(make_report(Plan(recipe="llama3-8b-h100", machine="8 x H100", predicted={"mfu": 0.4}))))
+    assert page.headings == ["llama3-8b-h100", "Predicted and measured", "Machine"]
+
+
+def test_a_run_that_stopped_early_says_so():
+    page = render(make_report(example.plan(), Records(status="partly", notes=("stopped at step 3",))))
+    assert "partly done" in page
+    assert "stopped at step 3" in page
+
+
+def test_every_text_of_a_user_is_escaped():
+    bad = example.HOSTILE
+    plan = Plan(
+        recipe=bad,
+        machine=bad,
+        passes=(Pass(technique=bad, reason=bad),),
+        mapping={bad: bad},
+        predicted={bad: 1.0},
+        notes=(bad,),
+    )
+    records = Records(
+        started=bad,
+        seconds={bad: 1.0},
+        machine={bad: bad, "name": bad, "list": [bad]},
+        versions={bad: bad},
+        quality={bad: bad, "bits_per_byte": 1.0, "baseline_bits_per_byte": 2.0, "baseline": bad},
+        samples=(Sample(prompt=bad, text=bad),),
+        files=(SavedFile(name=bad, bytes=1, sha256=bad),),
+        checks={bad: bad},
+        notes=(bad,),
+    )
+    page = render(make_report(plan, records, recipe_yaml=bad))
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert Elements(page).tags.count("script") == 1
+    assert Elements(page).tags.count("style") == 1
+
+
+def test_nothing_is_fetched():
+    page = full_page()
+    elements = Elements(page)
+    assert not {"link", "img", "iframe", "object", "embed", "video", "audio"} & set(elements.tags)
+    assert not [name for name, _ in elements.attributes if name in ("src", "href", "srcset", "action")]
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_language_title_and_encoding_are_said():
+    page = full_page()
+    assert '<html lang="en">' in page
+    assert "<title>quickstart \u2013 Burnish report</title>" in page
+    assert '<meta charset="utf-8">' in page
+
+
+def test_numbers_name_their_source_and_their_error():
+    page = full_page()
+    assert page.count('class="measured">measured<') >= 6
+    assert "\u22128.4\u00a0%" in page
+    assert ">exact<" in page
+
+
+def test_published_values_get_a_column_only_when_there_are_any():
+    report = make_report(example.plan(), example.records(5), published={"mfu": 0.41})
+    assert 'class="published">published<' in render(report)
+    assert 'class="published">published<' not in full_page()
+
+
+def test_failed_checks_are_named_as_failed():
+    page = render(make_report(example.plan(), Records(checks={"reload": False, "files": True, "difference": 1e-7})))
+    assert 'class="failed">failed<' in page
+    assert 'class="passed">passed<' in page
+    assert "1e\u221207" in page
+
+
+def test_markup_passes_once_and_text_never():
+    assert el("p", "<b>", el("b", "&")) == "<p>&lt;b&gt;<b>&amp;</b></p>"
+    assert isinstance(el("p"), Html)
+    assert el("i", title='"', data_x=None, cls="a") == '<i title="&quot;" class="a"></i>'
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.2)."""
+    channels = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_colours_have_enough_contrast(theme):
+    css = resources.files("burnish").joinpath("page.css").read_text()
+    blocks = re.findall(r":root \{(.*?)\}", css, re.S)
+    colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", blocks[0 if theme == "light" else 1]))
+    assert len(colors) == 12
+    for ground in ("page", "raised", "track"):
+        for ink in ("ink", "soft", "measured", "predicted", "published", "good", "bad"):
+            lighter, darker = sorted((luminance(colors[ground]), luminance(colors[ink])), reverse=True)
+            ratio = (lighter + 0.05) / (darker + 0.05)
+            assert ratio >= 4.5, f"{ink} on {ground}: {ratio:.2f}"
