@@ -158,8 +158,9 @@ class Decoder(nn.Module):
         positions_BS: int64; default: counted from 0 over the real tokens of a row (or piece), after those in the cache.
         segments: a row's piece lengths, summing to S: documents packed into one row, which do not see each other.
         mask_BS: bool, True = real token; pads may be left or right, and what comes out at a pad means nothing.
-        cache: appended to; its earlier positions are seen too.
-        Raises ValueError for pieces that do not sum to S, pieces together with a mask or cache, or a full cache.
+        cache: appended to; its earlier positions are seen too. For use without gradients.
+        Raises ValueError for pieces that do not sum to S, pieces together with a mask or cache, a full cache, a cache
+        while gradients are on.
         """
         counted_BS, pattern = self._view(ids_BS, segments, mask_BS, cache)
         x_BSH = self.embed(ids_BS)
@@ -200,6 +201,8 @@ class Decoder(nn.Module):
                 starts[row:row_end, start:end] = start
             return steps - starts.to(ids_BS.device), Pattern(runs=runs)
         if cache is not None:
+            if torch.is_grad_enabled():
+                raise ValueError("cache: keys and values kept in it carry no gradients; call under torch.no_grad()")
             positions_BS = cache.extend(length, mask_BS)
             causal, mask = cache.visible(length)
             return positions_BS, Pattern(causal, mask)
