@@ -1,0 +1,278 @@
+"""Run: one recipe from plan to report. Each stage is a function of what the earlier ones found; nothing flows back."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from burnish import lock, recipe_files, records, run_folder
+from burnish.errors import MissingExtra, UserError
+from burnish.hardware import Chip, detect
+from burnish.plan import make_plan
+from burnish.progress import Screen
+from burnish.recipe import Recipe
+from burnish.recipe import replace as vary
+from burnish.records import Plan, Records, Sample, SavedFile
+from burnish.report import make_report, write_report
+from burnish.reported import Report
+from burnish.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from burnish.data.prepare import Prepared
+    from burnish.models.decoder import Decoder
+    from burnish.train.loop import Outcome
+    from burnish.train.step import Trainable
+
+STAGES = ("train", "export")
+
+
+@dataclass
+class Found:
+    """What a run has measured so far; becomes its Records."""
+
+    started: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+    quality: dict[str, float | str] = field(default_factory=dict)
+    checks: dict[str, bool | float | str] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
+    files: tuple[SavedFile, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def run(
+    recipe: str | Recipe,
+    overrides: Iterable[str] = (),
+    folder: Path | None = None,
+    fresh: bool = False,
+    stages: tuple[str, ...] = STAGES,
+    quiet: bool = False,
+) -> Report:
+    """Plan, train, export, verify and report a recipe in `folder` (default runs/NAME); an unfinished run goes on.
+
+    Raises UserError for whatever cannot be used, before anything is written; Stopped and PartlyDone as the loop does.
+    """
+    locked: dict[str, Any] = {}
+    name = recipe if isinstance(recipe, str) else recipe.name
+    if isinstance(recipe, str):
+        recipe, locked = recipe_files.load_locked(recipe, overrides)
+    _require_torch()
+    from burnish.data.prepare import prepare
+    from burnish.measure import clock
+    from burnish.runnable import check_runnable, pick_device
+
+    screen = Screen(quiet)
+    device, device_note = pick_device(recipe.machine.device)
+    recipe = vary(recipe, {"machine.threads": recipe.machine.threads or detect().threads})
+    check_runnable(recipe)
+    place = run_folder.check(folder or Path("runs") / recipe.name, recipe, fresh)
+    found = Found(started=datetime.now(UTC).astimezone().isoformat(timespec="seconds"))
+    screen.say(f"{recipe.name}: on {detect().name} ({device_note}), {recipe.machine.threads} threads, in {place.path}")
+    with screen.task("tokenize") as watch, clock(found.seconds, "data"):
+        data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch)
+    this_lock = lock.make_lock(data.fingerprints, detect().name, device)
+    found.notes += lock.check_lock(locked, this_lock, name) if locked else []
+    run_folder.create(place, fresh)
+    recipe_files.save_lock(recipe, this_lock, place.path)
+    data.tokenizer.save(place.tokenizer)
+    plan, trainable, outcome = _train(recipe, place, data, found, device, screen)
+    if "export" in stages:
+        from burnish.measure import clock
+
+        with clock(found.seconds, "export and check"):
+            _export(recipe, place, trainable, outcome, found)
+        with clock(found.seconds, "judge"):
+            _judge(recipe, data, outcome, found)
+        with clock(found.seconds, "sample"):
+            found.samples = _samples(recipe, place)
+    made = _records(found, outcome, recipe, device, "done" if "export" in stages else "partly")
+    records.save(made, place.records)
+    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
+    _, page = write_report(written, place.path)
+    screen.say(f"report: {page}")
+    return written
+
+
+def _require_torch() -> None:
+    import importlib.util
+
+    for package in ("torch", "safetensors", "tokenizers"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra("burnish run", "train", package)
+
+
+def _train(
+    recipe: Recipe, place: RunFolder, data: Prepared, found: Found, device: str, screen: Screen
+) -> tuple[Plan, Trainable, Outcome]:
+    """Measure the machine, plan for it, build what is trained, and train it."""
+    import torch
+
+    from burnish.hardware import probe
+    from burnish.measure import clock, peak_memory
+    from burnish.runnable import build, make_job
+    from burnish.train.loop import Hooks, train
+
+    torch.set_num_threads(recipe.machine.threads)
+    with clock(found.seconds, "measure machine"):
+        chip = probe(device)
+    plan = make_plan(recipe, chip)
+    records.save(plan, place.plan)
+    before = peak_memory(device)
+    trainable = build(recipe, device, found.notes)
+    job = make_job(recipe, place.path, data, trainable, found.measured)
+    with screen.task("train") as watch, clock(found.seconds, "train"):
+        hooks = Hooks(
+            stepped=lambda p: watch(
+                p.record.step, p.steps, f"loss {p.record.loss:.3f}, {p.tokens_per_second:,.0f} tokens/s", p.eta
+            ),
+            evaluated=lambda e: screen.say(
+                f"step {e.step}: held-out loss {e.loss:.4f}, {e.bits_per_byte:.4f} bits per byte"
+            ),
+            noted=lambda note: (screen.say(note), found.notes.append(note)),  # type: ignore[func-returns-value]
+        )
+        outcome = train(trainable, job, hooks)
+    found.measured["memory.peak"] = float(peak_memory(device) - before)
+    _speeds(outcome, plan, chip, found)
+    return plan, trainable, outcome
+
+
+def _speeds(outcome: Outcome, plan: Plan, chip: Chip, found: Found) -> None:
+    """Medians over the steps, without the first few that warm up."""
+    steps = outcome.curve[3:] or outcome.curve
+    seconds = statistics.median(step.seconds for step in steps)
+    found.measured["seconds.step"] = seconds
+    found.measured["tokens_per_second"] = statistics.median(step.tokens / step.seconds for step in steps)
+    if rate := chip.flops.get("fp32"):
+        found.measured["mfu"] = plan.predicted["flops.step"] / seconds / rate
+
+
+def _export(recipe: Recipe, place: RunFolder, trainable: Trainable, outcome: Outcome, found: Found) -> None:
+    """Write the best weights as a model folder, load it again and compare."""
+    from burnish.runnable import load_best
+
+    model = load_best(recipe, outcome.best)
+    found.checks |= export_model(recipe, place, model, place.model)
+    weights = sorted(place.model.glob("*.safetensors"))
+    found.files = tuple(_saved(path) for path in sorted(place.model.iterdir()))
+    found.measured["file.bytes"] = float(sum(path.stat().st_size for path in weights))
+
+
+def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> dict[str, bool | float | str]:
+    """Write `model` with the run's tokenizer into `to` and say whether it reads back equal."""
+    from burnish.export.check import check_export
+    from burnish.export.safetensors import save_folder
+
+    settings = recipe.export
+    size = int(settings.shard_gib * 2**30)
+    save_folder(
+        model,
+        recipe.model,
+        to,
+        dtype=settings.dtype,
+        tokenizer=place.tokenizer,
+        write_tied=settings.write_tied,
+        shard_bytes=size,
+    )
+    found = check_export(model, to)
+    if found.pop("weights_different"):
+        raise RuntimeError(f"{to}: the exported weights do not read back as they were written")
+    return found
+
+
+def _saved(path: Path) -> SavedFile:
+    return SavedFile(
+        name=path.name, bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+
+
+def _judge(recipe: Recipe, data: Prepared, outcome: Outcome, found: Found) -> None:
+    """Bits per byte on the held-out text beside a bigram model of the same tokens."""
+    if data.heldout is None or not outcome.evals:
+        return
+    from burnish.data.kneser_ney import bits_per_byte
+
+    best = min(outcome.evals, key=lambda evaluation: evaluation.loss)
+    baseline = bits_per_byte(data.train, data.heldout, recipe.model.vocab)
+    found.quality |= {
+        "bits_per_byte": best.bits_per_byte,
+        "baseline_bits_per_byte": baseline,
+        "baseline": "Kneser-Ney bigram, same tokenizer, same text",
+        "better_than_baseline_percent": 100 * (1 - best.bits_per_byte / baseline),
+    }
+
+
+def _samples(recipe: Recipe, place: RunFolder) -> tuple[Sample, ...]:
+    """What the exported model writes after each prompt of the recipe."""
+    prompts = list(recipe.export.prompts)
+    if not prompts:
+        return ()
+    settings = {"max_new_tokens": recipe.export.sample_tokens, "temperature": 0.7, "top_k": 40, "seed": recipe.train.seed}
+    texts = generate(place.model, prompts, settings)
+    return tuple(Sample(prompt=prompt, text=text[len(prompt) :]) for prompt, text in zip(prompts, texts, strict=True))
+
+
+def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> list[str]:
+    """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it."""
+    _require_torch()
+    from burnish.data.tokenizer import Tokenizer
+    from burnish.export.safetensors import load_folder
+    from burnish.serve.generate import complete
+    from burnish.serve.sampling import Sampling
+
+    folder = model / "model" if (model / recipe_files.LOCK_NAME).is_file() else model
+    decoder, config = load_folder(folder)
+    tokenizer = Tokenizer.load(folder, config.eos)
+    tokenizer.check_vocab(config.vocab)
+    start = [] if config.bos is None else [config.bos]
+    options = Sampling(eos=config.eos, **settings)
+    encoded = [start + tokenizer.encode(prompt) for prompt in prompts]
+    done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
+    return [
+        prompt + (c.text or tokenizer.decode(c.ids)) for prompt, c in zip(prompts, done, strict=True)
+    ]
+
+
+def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status: Any) -> Records:
+    here = detect(recipe.machine.threads)
+    return Records(
+        status=status,
+        started=found.started,
+        seconds=found.seconds,
+        machine={"processor": here.name, "threads": here.threads, "memory": here.memory, "device": device},
+        versions=lock.versions(),
+        measured=found.measured,
+        curve=outcome.curve,
+        evals=outcome.evals,
+        quality=found.quality,
+        samples=found.samples,
+        files=found.files,
+        checks=found.checks,
+        notes=tuple(found.notes),
+    )
+
+
+def export(folder: Path, to: Path | None = None) -> dict[str, bool | float | str]:
+    """Write a run's best checkpoint as a model folder (default RUN/model). Raises UserError when there is none."""
+    _require_torch()
+    from burnish.runnable import best_checkpoint, load_best
+
+    place = run_folder.open_run(folder)
+    recipe = recipe_files.load(str(place.lock))
+    return export_model(recipe, place, load_best(recipe, best_checkpoint(place.checkpoints)), to or place.model)
+
+
+def report(folder: Path) -> Report:
+    """Write a run's report again from its plan and records."""
+    place = run_folder.open_run(folder)
+    if not place.plan.exists():
+        raise UserError(f"{folder}: has no plan yet; run it with `burnish run`")
+    plan = records.read(Plan, place.plan)
+    made = records.read(Records, place.records) if place.records.exists() else None
+    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe_files.load(str(place.lock))))
+    write_report(written, folder)
+    return written

@@ -1,0 +1,123 @@
+"""RunFolder: where a run keeps its files, and when it starts, goes on, or is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from burnish import recipe_files
+from burnish.errors import UserError
+from burnish.recipe import Recipe
+from burnish.records import Records, read
+
+OURS = {
+    recipe_files.LOCK_NAME,
+    "plan.json",
+    "tokenizer.json",
+    "metrics.jsonl",
+    "records.json",
+    "report.json",
+    "report.html",
+    "checkpoints",
+    "model",
+    "tensorboard",
+}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.path / recipe_files.LOCK_NAME
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def records(self) -> Path:
+        return self.path / "records.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+
+def check(path: Path, recipe: Recipe, fresh: bool) -> RunFolder:
+    """The folder of a new run, or of the same recipe's unfinished one; nothing is written.
+
+    Raises UserError when the folder holds something else, a finished run or a run of another recipe (`fresh` allows
+    these two to be replaced), and when it cannot be written.
+    """
+    folder = RunFolder(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: is a file; name a folder with --out")
+    foreign = sorted(entry.name for entry in path.iterdir() if not _ours(entry.name)) if path.is_dir() else []
+    if foreign:
+        raise UserError(f"{path}: holds {foreign[0]!r}, which no run wrote; name another folder with --out")
+    if folder.lock.exists() and not fresh:
+        _same_recipe(folder, recipe)
+    _writable(path)
+    return folder
+
+
+def create(folder: RunFolder, fresh: bool) -> None:
+    """Make the folder; `fresh` first removes what an earlier run left in it."""
+    if fresh and folder.path.is_dir():
+        shutil.rmtree(folder.path)
+    folder.path.mkdir(parents=True, exist_ok=True)
+
+
+def _ours(name: str) -> bool:
+    return name in OURS or name.startswith(".")
+
+
+def _same_recipe(folder: RunFolder, recipe: Recipe) -> None:
+    old = recipe_files.load(str(folder.lock))
+    if changed := recipe_files.differences(old.model_dump(mode="json"), recipe.model_dump(mode="json")):
+        raise UserError(
+            f"{folder.path}: holds a run of another recipe ({changed[0]}); use --fresh to replace it or --out for another"
+        )
+    if folder.records.exists() and read(Records, folder.records).status == "done":
+        raise UserError(f"{folder.path}: this run is done; use --fresh to run it again or --out for another folder")
+
+
+def _writable(path: Path) -> None:
+    """Whether files can be made in `path`, or in the nearest folder above it that exists."""
+    place = next((folder for folder in (path, *path.absolute().parents) if folder.exists()), Path())
+    trial = place / f".{os.getpid()}.trial"
+    try:
+        trial.write_bytes(b"")
+        trial.unlink()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); name a writable folder with --out") from None
+
+
+def open_run(path: Path) -> RunFolder:
+    """The folder of an existing run. Raises UserError when it is none."""
+    folder = RunFolder(path)
+    if not folder.lock.is_file():
+        raise UserError(f"{path}: not a run folder (no {recipe_files.LOCK_NAME}); `burnish run RECIPE` makes one")
+    return folder

@@ -1,0 +1,146 @@
+"""Runnable: a recipe made into the thing that is trained, and the job that trains it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from burnish import apply
+from burnish.errors import UserError
+from burnish.export.safetensors import load_folder
+from burnish.measure import measured_keys, observed_step
+from burnish.models.decoder import Decoder
+from burnish.models.layers import check_attention
+from burnish.recipe import Recipe
+from burnish.recipe_files import differences
+from burnish.train.loop import Job
+from burnish.train.loss import LanguageModelLoss
+from burnish.train.optim import build_optimizer, lr_at
+from burnish.train.state import latest, load_checkpoint, read_state
+from burnish.train.step import StepResult, Trainable, plain_trainable
+
+if TYPE_CHECKING:
+    from burnish.data.prepare import Prepared
+
+
+def pick_device(wanted: str) -> tuple[str, str]:
+    """The device to run on and how it was chosen. Raises UserError for CUDA where there is none."""
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UserError("machine.device cuda: no CUDA device was found here; use cpu or auto")
+    if wanted == "auto":
+        return ("cuda", "CUDA found") if there else ("cpu", "no CUDA device found")
+    return wanted, "as machine.device says"
+
+
+def check_runnable(recipe: Recipe) -> None:
+    """Raises UserError for a recipe that can be planned but not run here, and for a start that does not fit it."""
+    if recipe.machine.chip is not None:
+        raise UserError(
+            f"{recipe.name}: machine.chip {recipe.machine.chip} is planned for, not run on; set machine.chip=null to run here"
+        )
+    if only := [technique.name for technique in apply.passes(recipe) if technique.plan_only]:
+        raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
+    if recipe.parallel.dp > 1:
+        raise UserError(f"{recipe.name}: parallel.dp {recipe.parallel.dp} needs as many ranks; this command starts one")
+    if recipe.train.init is not None:
+        _starting_config(recipe, Path(recipe.train.init))
+
+
+def _starting_config(recipe: Recipe, folder: Path) -> None:
+    """The shape in `folder` must be the recipe's."""
+    from burnish.config import ModelConfig
+
+    theirs = ModelConfig.from_file(folder / "config.json").model_dump()
+    if changed := differences(recipe.model.model_dump(), theirs):
+        raise UserError(f"train.init {folder}: another shape than the recipe's model ({changed[0]})")
+
+
+def build(recipe: Recipe, device: str, notes: list[str]) -> Trainable:
+    """Model, optimizer and step of one process, with the recipe's techniques applied.
+
+    The attention that will run is first compared with a plain softmax. Weights are drawn from the recipe's seed, or
+    read from `train.init`.
+    """
+    check_attention(device, torch.float32)
+    torch.manual_seed(recipe.train.seed)
+    if recipe.train.init is None:
+        model = Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed))
+    else:
+        model, _ = load_folder(recipe.train.init, dtype=torch.float32)
+    loss = LanguageModelLoss(model.to(device))
+    trainable = apply.apply(recipe, plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip))
+    if recipe.train.compile != "off":
+        from burnish.train.compiled import compile_if_it_pays
+
+        notes.append(compile_if_it_pays(trainable, recipe))
+    return trainable
+
+
+def make_job(recipe: Recipe, folder: Path, data: Prepared, trainable: Trainable, measured: dict[str, float]) -> Job:
+    """What the loop needs: batches and learning rates as functions of the step, evaluation, and where files go.
+
+    The first step of this process is observed, and what it did is put into `measured`.
+    """
+    from burnish.data.packing import Rows
+    from burnish.data.sampler import eval_batches, step_batches
+    from burnish.train.evaluate import evaluate
+
+    settings = recipe.train
+    rows = Rows(data.train, recipe.data.seq)
+    measured["parameters"] = float(sum(p.numel() for part in trainable.parts for p in part.parameters()))
+    _observe_first(trainable, measured)
+
+    def judge() -> tuple[float, float]:
+        assert data.heldout is not None
+        batches = eval_batches(Rows(data.heldout, recipe.data.seq), settings.micro_batch)
+        score = evaluate(trainable.parts[0], batches)
+        return score.loss, score.bits_per_byte(data.heldout.total_bytes)
+
+    return Job(
+        steps=settings.steps,
+        batches=lambda step: step_batches(rows, settings.seed, step, settings.global_batch, settings.micro_batch),
+        lr=lambda step: lr_at(step, recipe.schedule, settings.steps, recipe.optim.lr),
+        folder=folder,
+        global_batch=settings.global_batch,
+        identity=json.loads(recipe.model_dump_json()) | {"data_fingerprints": data.fingerprints},
+        evaluate=judge if data.heldout is not None else None,
+        eval_every=settings.eval_every,
+        checkpoint_every=settings.checkpoint_every,
+        keep=settings.keep,
+        tensorboard=settings.tensorboard,
+    )
+
+
+def _observe_first(trainable: Trainable, measured: dict[str, float]) -> None:
+    """Make the next step of `trainable` an observed one; the steps after it run untouched."""
+    plain = trainable.step
+
+    def step(micros: list[Any], lr: float) -> StepResult:
+        trainable.step = plain
+        result, seen = observed_step(trainable, micros, lr)
+        measured.update(measured_keys(seen))
+        return result
+
+    trainable.step = step
+
+
+def best_checkpoint(folder: Path) -> Path:
+    """The best checkpoint of a run, else its last whole one. Raises UserError when there is none."""
+    last, _ = latest(folder)
+    if last is None:
+        raise UserError(f"{folder}: holds no whole checkpoint; train first, with train.checkpoint_every")
+    best = read_state(last).best
+    chosen = last if best is None else last.with_name(f"step-{best.step:06d}")
+    return chosen if chosen.is_dir() else last
+
+
+def load_best(recipe: Recipe, checkpoint: Path) -> Decoder:
+    """The model of a checkpoint, on the CPU in float32."""
+    loss = LanguageModelLoss(Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed)))
+    trainable = plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip)
+    load_checkpoint(checkpoint, trainable, read_state(checkpoint).identity)
+    return loss.model
