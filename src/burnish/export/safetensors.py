@@ -81,9 +81,7 @@ def load_folder(
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; a model folder holds config.json and {SINGLE}")
     config = ModelConfig.from_file(folder / "config.json")
-    with torch.device("meta"):
-        model = Decoder(config)
-    shapes = {ours: tuple(tensor.shape) for ours, tensor in model.state_dict().items()}
+    model, shapes = _empty(config)
     wanted = {theirs: shapes[ours] for ours, theirs in file_names(config).items()}
     found = _locate(folder, wanted)
     embedding, head = _tied_names(config)
@@ -125,6 +123,13 @@ def file_names(config: ModelConfig) -> dict[str, str]:
     return names
 
 
+def _empty(config: ModelConfig) -> tuple[Decoder, dict[str, tuple[int, ...]]]:
+    """The model without memory, and the shape of each of its tensors."""
+    with torch.device("meta"):
+        model = Decoder(config)
+    return model, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
 def _tied_names(config: ModelConfig) -> tuple[str, str]:
     names = FAMILIES[config.family].names
     return names["embed.weight"], names["head.weight"]
@@ -139,6 +144,9 @@ def _named_for_file(model: nn.Module, config: ModelConfig) -> dict[str, Tensor]:
         raise UserError(
             f"model: {name} is {'missing' if name in names else 'not a tensor of a ' + config.family + ' file'}"
         )
+    for name, shape in _empty(config)[1].items():
+        if tuple(state[name].shape) != shape:
+            raise UserError(f"model: {name} has shape {tuple(state[name].shape)}, the config {shape}")
     if config.tied:
         head, embed = state.pop("head.weight"), state["embed.weight"]
         if head.data_ptr() != embed.data_ptr() and not torch.equal(head, embed):
