@@ -40,7 +40,9 @@ def plan(recipe: RecipeName, overrides: Overrides = None, json: Json = False) ->
     made = make_plan(recipe_files.load(recipe, overrides or ()))
     print(made.model_dump_json(indent=1)) if json else show.plan(made)
     if made.fits is False:
-        raise BudgetNotMet(f"{made.recipe} does not fit on {made.machine}; try memory.checkpointing=full or a higher parallel.zero")
+        raise BudgetNotMet(
+            f"{made.recipe} does not fit on {made.machine}; try memory.checkpointing=full or a higher parallel.zero"
+        )
 
 
 @app.command()
@@ -167,7 +169,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 

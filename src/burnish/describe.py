@@ -89,5 +89,8 @@ def head(tokens: N, hidden: int, vocab: int, tied: bool) -> Op:
     It keeps the gradients of the hidden states and of the weight; a tied weight is the embedding's and counted there.
     """
     flops = 3 * 2 * tokens * hidden * vocab
-    saved = (Saved("hidden gradient", ACTIVATION, tokens * hidden), Saved("weight gradient", ACTIVATION, vocab * hidden))
+    saved = (
+        Saved("hidden gradient", ACTIVATION, tokens * hidden),
+        Saved("weight gradient", ACTIVATION, vocab * hidden),
+    )
     return Op("head", () if tied else ((vocab, hidden),), flops, 0, saved, group="matmul")

@@ -26,7 +26,9 @@ class MissingExtra(UserError):
     """A verb needs packages that the base install leaves out."""
 
     def __init__(self, verb: str, extra: str, package: str) -> None:
-        super().__init__(f"{verb} needs {package}, which is not installed; install it with: pip install 'burnish[{extra}]'")
+        super().__init__(
+            f"{verb} needs {package}, which is not installed; install it with: pip install 'burnish[{extra}]'"
+        )
 
 
 class BudgetNotMet(BurnishError):

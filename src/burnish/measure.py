@@ -12,7 +12,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -131,8 +132,7 @@ def observe(trainable: Trainable, batch: list[Batch], lr: float, axes: dict[str,
 
     The step is a real one. `saved` is the mean over the micro batches of what their forwards kept for backward.
     """
-    result, seen = observed_step(trainable, batch, lr, axes)
-    return seen
+    return observed_step(trainable, batch, lr, axes)[1]
 
 
 def observed_step(
@@ -212,12 +212,26 @@ def clock(seconds: dict[str, float], name: str) -> Iterator[None]:
         seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
 
 
+def reset_peak(device: str = "cpu") -> int:
+    """Start a new peak; returns the bytes in use now, to be taken off the peak that `peak_memory` gives later."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+        return int(torch.cuda.memory_allocated())
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: sets the high-water mark to now
+    return peak_memory(device)
+
+
 def peak_memory(device: str = "cpu") -> int:
-    """Largest memory so far in bytes: resident memory of this process, or what was allocated on the accelerator."""
+    """Largest memory since `reset_peak` in bytes: resident memory of this process, or allocated on the accelerator."""
     if device.startswith("cuda"):
         return int(torch.cuda.max_memory_allocated())
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def measured_keys(seen: Observation) -> dict[str, float]:
@@ -228,5 +242,3 @@ def measured_keys(seen: Observation) -> dict[str, float]:
         key = {"flops": "flops.step", "comm_count": "comm.count", "comm_bytes": "comm.bytes"}.get(metric)
         totals[key or f"memory.{names[metric]}"] += value
     return {key: float(value) for key, value in totals.items()}
-
-

@@ -28,7 +28,9 @@ class Mesh:
     @property
     def shards(self) -> N:
         """Ranks that split one copy of the states."""
-        return np.where(self.shard == 0, self.dp, self.shard) if isinstance(self.dp, np.ndarray) else self.shard or self.dp
+        return (
+            np.where(self.shard == 0, self.dp, self.shard) if isinstance(self.dp, np.ndarray) else self.shard or self.dp
+        )
 
     @property
     def replicas(self) -> N:

@@ -175,7 +175,9 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
         raise UserError(f"{where}: {message}")
 
     if data.seq > model.max_positions:
-        refuse(f"data.seq {data.seq} exceeds model.max_positions {model.max_positions}; lower the one or raise the other")
+        refuse(
+            f"data.seq {data.seq} exceeds model.max_positions {model.max_positions}; lower the one or raise the other"
+        )
     if train.global_batch % parallel.dp:
         refuse(f"train.global_batch {train.global_batch} is not a multiple of parallel.dp {parallel.dp}")
     if train.micro_batch > train.global_batch // parallel.dp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,8 +82,6 @@ def run(
     data.tokenizer.save(place.tokenizer)
     plan, trainable, outcome = _train(recipe, place, data, found, device, screen)
     if "export" in stages:
-        from burnish.measure import clock
-
         with clock(found.seconds, "export and check"):
             _export(recipe, place, trainable, outcome, found)
         with clock(found.seconds, "judge"):
@@ -113,7 +111,7 @@ def _train(
     import torch
 
     from burnish.hardware import probe
-    from burnish.measure import clock, peak_memory
+    from burnish.measure import clock, peak_memory, reset_peak
     from burnish.runnable import build, make_job
     from burnish.train.loop import Hooks, train
 
@@ -122,9 +120,14 @@ def _train(
         chip = probe(device)
     plan = make_plan(recipe, chip)
     records.save(plan, place.plan)
-    before = peak_memory(device)
+    before = reset_peak(device)
     trainable = build(recipe, device, found.notes)
     job = make_job(recipe, place.path, data, trainable, found.measured)
+
+    def note(text: str) -> None:
+        screen.say(text)
+        found.notes.append(text)
+
     with screen.task("train") as watch, clock(found.seconds, "train"):
         hooks = Hooks(
             stepped=lambda p: watch(
@@ -133,7 +136,7 @@ def _train(
             evaluated=lambda e: screen.say(
                 f"step {e.step}: held-out loss {e.loss:.4f}, {e.bits_per_byte:.4f} bits per byte"
             ),
-            noted=lambda note: (screen.say(note), found.notes.append(note)),  # type: ignore[func-returns-value]
+            noted=note,
         )
         outcome = train(trainable, job, hooks)
     found.measured["memory.peak"] = float(peak_memory(device) - before)
@@ -185,9 +188,7 @@ def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> 
 
 
 def _saved(path: Path) -> SavedFile:
-    return SavedFile(
-        name=path.name, bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest()
-    )
+    return SavedFile(name=path.name, bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _judge(recipe: Recipe, data: Prepared, outcome: Outcome, found: Found) -> None:
@@ -211,7 +212,12 @@ def _samples(recipe: Recipe, place: RunFolder) -> tuple[Sample, ...]:
     prompts = list(recipe.export.prompts)
     if not prompts:
         return ()
-    settings = {"max_new_tokens": recipe.export.sample_tokens, "temperature": 0.7, "top_k": 40, "seed": recipe.train.seed}
+    settings = {
+        "max_new_tokens": recipe.export.sample_tokens,
+        "temperature": 0.7,
+        "top_k": 40,
+        "seed": recipe.train.seed,
+    }
     texts = generate(place.model, prompts, settings)
     return tuple(Sample(prompt=prompt, text=text[len(prompt) :]) for prompt, text in zip(prompts, texts, strict=True))
 
@@ -232,9 +238,7 @@ def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> li
     options = Sampling(eos=config.eos, **settings)
     encoded = [start + tokenizer.encode(prompt) for prompt in prompts]
     done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
-    return [
-        prompt + (c.text or tokenizer.decode(c.ids)) for prompt, c in zip(prompts, done, strict=True)
-    ]
+    return [prompt + (c.text or tokenizer.decode(c.ids)) for prompt, c in zip(prompts, done, strict=True)]
 
 
 def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status: Any) -> Records:

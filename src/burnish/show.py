@@ -49,7 +49,11 @@ def plan(made: Plan, console: Console | None = None) -> None:
     out.print(table)
     for note in made.notes:
         out.print(f"note: {note}", style="dim", highlight=False)
-    verdict = {True: "[green]fits[/green]", False: "[red]does not fit[/red]", None: "memory of this device is not known"}
+    verdict = {
+        True: "[green]fits[/green]",
+        False: "[red]does not fit[/red]",
+        None: "memory of this device is not known",
+    }
     out.print(verdict[made.fits])
 
 
@@ -75,7 +79,11 @@ def checks(found: Mapping[str, bool | float | str], console: Console | None = No
     """Print the checks of an exported model."""
     out = console or Console()
     for name, value in found.items():
-        mark = {True: "[green]yes[/green]", False: "[red]no[/red]"}.get(value, str(value)) if isinstance(value, bool) else value
+        mark = (
+            {True: "[green]yes[/green]", False: "[red]no[/red]"}.get(value, str(value))
+            if isinstance(value, bool)
+            else value
+        )
         out.print(f"check: {name.replace('_', ' ')}: {mark}", highlight=False)
 
 

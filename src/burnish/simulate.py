@@ -6,6 +6,8 @@ speed of memory. It leaves out launch costs and communication, so it is a floor 
 
 from __future__ import annotations
 
+import numpy as np
+
 from burnish.hardware import Chip
 from burnish.mesh import N
 from burnish.work import Work, flops, saved_bytes, state_bytes
@@ -22,7 +24,7 @@ def step_bytes(work: Work) -> dict[str, N]:
     return {**kinds, "saved": saved_bytes(work)}
 
 
-def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> N | None:
+def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> float | np.ndarray | None:
     """Seconds of one optimizer step on one rank, or None when the chip's rates are not known."""
     rate = chip.flops.get(compute, 0.0)
     if not rate or not chip.bandwidth:

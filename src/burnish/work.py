@@ -152,7 +152,8 @@ def state_bytes(work: Work) -> dict[str, N]:
     for name, each, parts in kinds:
         total[name] = total.get(name, 0) + sum(n * each * shard_elements(shape, parts) for n, shape in work.shapes())
     total["optimizer"] = sum(
-        n * (size.optimizer * shard_elements(shape, split.optimizer) + size.optimizer_tensor) for n, shape in work.shapes()
+        n * (size.optimizer * shard_elements(shape, split.optimizer) + size.optimizer_tensor)
+        for n, shape in work.shapes()
     )
     return total
 
@@ -161,7 +162,10 @@ def saved_bytes(work: Work) -> N:
     """Bytes that the forward of one micro batch keeps for its backward."""
     each = {ACTIVATION: work.bytes.activation, STATISTIC: work.bytes.statistic, INDEX: work.bytes.index}
     return sum(
-        block.layers * saved.elements * each[saved.role] for block in work.blocks for op in block.ops for saved in op.saved
+        block.layers * saved.elements * each[saved.role]
+        for block in work.blocks
+        for op in block.ops
+        for saved in op.saved
     )
 
 

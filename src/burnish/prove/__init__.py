@@ -13,7 +13,9 @@ from burnish.prove.claim import Verdict
 
 def claims() -> list[str]:
     """Names of the claims that can be measured."""
-    return sorted(path.stem.replace("_", "-") for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "claim")
+    return sorted(
+        path.stem.replace("_", "-") for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "claim"
+    )
 
 
 def prove(claim: str | None = None) -> list[Verdict]:
