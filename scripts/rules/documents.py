@@ -47,28 +47,43 @@ def fenced_commands(text: str) -> Iterator[str]:
 
 
 def commands_missing(root: Path, commands: list[tuple[str, str]]) -> list[str]:
-    """Commands whose verb, script or option nobody knows. Options are looked for in the help text or the script."""
-    problems, asked = [], {}
-    for page, command in commands:
-        words = shlex.split(command, comments=True)
+    """Commands whose verb, script, option, recipe or override nobody knows."""
+    problems: list[str] = []
+    asked: dict[tuple[str, ...], str | None] = {}
+    calls = [(page, command, shlex.split(command, comments=True)) for page, command in commands]
+    for page, command, words in calls:
         if words[0] == "burnish":
-            verb = tuple(verb_of(words))
-            asked.setdefault(verb, []).append((page, command, options(words)))
+            asked[(*verb_of(words), "--help")] = None
+            asked[shown_recipe(words)] = None
         elif not (root / words[0]).is_file() or not os.access(root / words[0], os.X_OK):
             problems.append(f"{page}: {command}: {words[0]} is not an executable file")
         else:
             text = (root / words[0]).read_text(encoding="utf-8")
             problems += [f"{page}: {command}: {o} is not in {words[0]}" for o in options(words) if o not in text]
+    asked.pop((), None)
     with ThreadPoolExecutor(2) as pool:
-        helps = dict(zip(asked, pool.map(lambda verb: help_text(root, verb), asked), strict=True))
-    for verb, uses in asked.items():
-        for page, command, wanted in uses:
-            text = helps[verb]
-            if text is None:
-                problems.append(f"{page}: {command}: burnish {' '.join(verb)} is not a command")
-            else:
-                problems += [f"{page}: {command}: no option {o}" for o in wanted if o not in text]
+        asked = dict(zip(asked, pool.map(lambda words: answer(root, words), asked), strict=True))
+    for page, command, words in calls:
+        if words[0] != "burnish":
+            continue
+        text = asked[(*verb_of(words), "--help")]
+        if text is None:
+            problems.append(f"{page}: {command}: not a command")
+        else:
+            problems += [f"{page}: {command}: no option {o}" for o in options(words) if o not in text]
+        if (shown := shown_recipe(words)) and asked[shown] is None:
+            problems.append(f"{page}: {command}: no such recipe, or an override it refuses")
     return problems
+
+
+def shown_recipe(words: list[str]) -> tuple[str, ...]:
+    """The `recipe show` that tells whether a recipe and its overrides are right; () when no shipped one is named."""
+    verb = list(verb_of(words))
+    arguments = words[1 + len(verb) :]
+    takes = verb[:1] in (["plan"], ["run"], ["train"]) or verb in (["recipe", "show"], ["recipe", "validate"])
+    if not takes or not arguments or not re.fullmatch(r"[a-z][a-z0-9-]*", arguments[0]):
+        return ()
+    return ("recipe", "show", arguments[0], *(word for word in arguments[1:] if re.match(r"[\w.]+=", word)))
 
 
 def verb_of(words: list[str]) -> Iterator[str]:
@@ -84,9 +99,9 @@ def options(words: list[str]) -> list[str]:
     return [word.split("=")[0] for word in words if word.startswith("--")]
 
 
-def help_text(root: Path, verb: tuple[str, ...]) -> str | None:
-    """What `burnish VERB --help` prints, None when it fails."""
+def answer(root: Path, words: tuple[str, ...]) -> str | None:
+    """What `burnish WORDS` prints, None when it fails."""
     env = {**os.environ, "PYTHONPATH": str(root / "src"), "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    command = [sys.executable, "-m", "burnish", *verb, "--help"]
+    command = [sys.executable, "-m", "burnish", *words]
     ran = subprocess.run(command, capture_output=True, text=True, env=env, cwd=root)
     return ran.stdout if ran.returncode == 0 else None

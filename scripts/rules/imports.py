@@ -18,8 +18,9 @@ LAYERS = (
     ("ops", "data", "describe", "reported"),
     ("techniques",),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
-    ("apply", "plan", "groups"),
+    ("apply", "plan", "groups", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure"),
+    ("runnable", "progress"),
     ("run",),
     ("prove",),
     ("show", "cli", "__main__"),
@@ -34,7 +35,19 @@ CLOSED = {
     "chart": {"reported", "markup"},
 }
 ONLY_TORCH = {"models"}  # outside the package these use torch and the standard library
-TORCH_AT_IMPORT = {"models", "ops", "groups", "train", "compress", "export", "serve", "measure", "run", "prove"}
+TORCH_AT_IMPORT = {
+    "models",
+    "ops",
+    "groups",
+    "train",
+    "compress",
+    "export",
+    "serve",
+    "measure",
+    "runnable",
+    "run",
+    "prove",
+}
 LIGHT = {"burnish": ("pydantic", "numpy", "torch"), "burnish.cli": ("pydantic", "numpy", "torch")}
 
 
@@ -144,21 +157,24 @@ def loops(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 
 def torch_loaded(root: Path, modules: list[str]) -> list[str]:
-    """Modules that load what they must not, found by importing them in a fresh interpreter."""
+    """The first module that loads what it must not, found by importing them in a fresh interpreter."""
     problems = [p for module, heavy in LIGHT.items() if module in modules for p in loaded(root, [module], heavy)]
-    if loaded(root, modules, ("torch",)):
-        problems += [p for module in modules for p in loaded(root, [module], ("torch",))]
-    return problems
+    return problems + loaded(root, modules, ("torch",))
 
 
 def loaded(root: Path, modules: list[str], heavy: tuple[str, ...]) -> list[str]:
-    """Import `modules` in a fresh interpreter and say which of the `heavy` packages that brought in."""
-    body = f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\n"
-    code = f"{body}print(*[h for h in {heavy!r} if h in sys.modules])"
+    """Import `modules` one after another and name the first that brings in one of the `heavy` packages."""
+    code = f"""
+import importlib, sys
+for module in {modules!r}:
+    importlib.import_module(module)
+    if found := [h for h in {heavy!r} if h in sys.modules]:
+        print(module, "loads", ", ".join(found))
+        break
+"""
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env={"PYTHONPATH": str(root / "src")}, capture_output=True, text=True
     )
-    name = modules[0] if len(modules) == 1 else "the torch-free modules"
     if ran.returncode:
-        return [f"{name}: cannot be imported ({ran.stderr.strip().splitlines()[-1]})"]
-    return [f"{name} loads {', '.join(ran.stdout.split())}"] if ran.stdout.split() else []
+        return [f"the torch-free modules cannot be imported: {ran.stderr.strip().splitlines()[-1]}"]
+    return [ran.stdout.strip()] if ran.stdout.strip() else []

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 REFUSED = (
-    (r"(?<![\w.~$}/-])/(?:home|root|Users|work|workspace|mnt|srv)/[\w.-]+", "a path of one machine"),
+    (r"(?<![\w.~$}/-])/(?:home|root|Users|work|workspace|mnt|srv)/[\w.-]{2,}", "a path of one machine"),
     (r"--(?:extra-)?index-url|--find-links", "a package index"),
     (r"https?://[\w.-]*(?:registry|mirror|index|download|pypi|whl)[\w./-]*", "a package index or download host"),
     (

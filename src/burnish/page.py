@@ -143,7 +143,8 @@ def _cell(value: float | None, unit: str) -> Html:
 
 
 def _passes(report: Report) -> Html | None:
-    setting = [f"{name} {value}" for name, value in {**report.mapping, **report.batch}.items()]
+    numbers = {**report.mapping, **report.batch}
+    setting = [f"{name.replace('_', ' ')} {_plain(value)}" for name, value in numbers.items()]
     items = [
         el("li", el("code", p.technique), el("em", "planned only") if p.plan_only else None, el("p", p.reason))
         for p in report.passes

@@ -1,0 +1,180 @@
+"""Bars: every claim with a bar, what was measured against it, and the command that measures it again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One claim: a value of a result file between `low` and `high`, both included; None is no bound."""
+
+    group: str
+    title: str
+    result: str  # bench/results/RESULT.json, written by `command`
+    value: str  # the key among its values
+    command: str
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+    @property
+    def bar(self) -> str:
+        """The bar in words."""
+        if self.low is not None and self.high is not None:
+            same = self.low == self.high
+            return f"= {number(self.low)}" if same else f"{number(self.low)} to {number(self.high)}"
+        if self.low is not None:
+            return f">= {number(self.low)}"
+        return f"<= {number(self.high)}" if self.high is not None else "shown"
+
+    def met_by(self, measured: float) -> bool:
+        """Whether a measured value lies within the bar."""
+        return (self.low is None or measured >= self.low) and (self.high is None or measured <= self.high)
+
+
+def _rows(group: str, result: str, command: str, *rows: tuple) -> tuple[Bar, ...]:
+    """Bars that one command measures: (title, value, low, high, unit) each."""
+    return tuple(Bar(group, title, result, value, command, low, high, unit) for title, value, low, high, unit in rows)
+
+
+BARS = (
+    *_rows(
+        "spine",
+        "quickstart",
+        "bench/quickstart.py",
+        ("quickstart: the demo's own work", "seconds", None, 240, "s"),
+        ("quickstart: bits per byte below a Kneser-Ney bigram's", "gain_percent", 5, None, "%"),
+        ("quickstart: reloaded model equal", "reload_equal", 1, 1, ""),
+    ),
+    *_rows(
+        "spine",
+        "kill_resume",
+        "bench/kill_resume.py",
+        ("kill -9 and resume: runs of 5 with all losses equal", "equal_runs", 5, None, ""),
+    ),
+    *_rows(
+        "spine",
+        "logits_vs_transformers",
+        "bench/logits_vs_transformers.py",
+        ("logits against transformers: largest difference", "max_difference", None, 1e-4, ""),
+        ("weights after a round trip: different or missing", "weights_different", 0, 0, ""),
+    ),
+    *_rows(
+        "spine",
+        "train_vs_transformers",
+        "bench/train_vs_transformers.py",
+        ("training against the Hugging Face Trainer: peak memory", "memory_ratio", None, 0.7, "x"),
+        ("training against the Hugging Face Trainer: tokens/s", "speed_ratio", 1.0, None, "x"),
+        ("the same, compiled: tokens/s", "speed_ratio_compiled", None, None, "x"),
+    ),
+    *_rows(
+        "spine",
+        "command_line",
+        "bench/command_line.py",
+        ("burnish --help", "help_seconds", None, 0.4, "s"),
+        ("burnish recipe list", "recipe_list_seconds", None, 0.4, "s"),
+        ("torch, numpy or pydantic loaded by --help", "heavy_imports", 0, 0, ""),
+    ),
+    *_rows(
+        "spine",
+        "bad_inputs",
+        "bench/bad_inputs.py",
+        ("bad inputs answered with one line and exit 2", "answered", 30, None, ""),
+    ),
+    *_rows(
+        "law",
+        "law",
+        "bench/law.py",
+        ("predicted = observed: quantities that differ", "different", 0, 0, ""),
+        ("predicted = observed: bytes saved for backward, error", "saved_error_percent", None, 2, "%"),
+        ("breaks that the tests missed", "sabotage_missed", 0, 0, ""),
+    ),
+    *_rows(
+        "law",
+        "parity",
+        "bench/parity.py",
+        ("ranks against one process: loss, largest difference", "loss_difference", None, 1e-5, ""),
+        ("ranks against one process: gradient norm", "norm_difference", None, 1e-5, ""),
+    ),
+    *_rows(
+        "law",
+        "zero_memory",
+        "bench/zero_memory.py",
+        ("ZeRO-1 peak per rank against the better peer", "stage1_ratio", None, 1.02, "x"),
+        ("ZeRO-2 peak per rank against the better peer", "stage2_ratio", None, 1.02, "x"),
+        ("ZeRO-3 peak per rank against the better peer", "stage3_ratio", None, 1.02, "x"),
+        ("ZeRO-2: all-gathers in forward", "stage2_forward_gathers", 0, 0, ""),
+        ("ZeRO: published byte formulas missed", "formulas_missed", 0, 0, ""),
+    ),
+    *_rows(
+        "law",
+        "checkpointing",
+        "bench/checkpointing.py",
+        ("full checkpointing: FLOPs", "flops_ratio", None, 4 / 3, "x"),
+        ("full checkpointing: bytes saved", "saved_ratio", None, 0.15, "x"),
+        ("full checkpointing: time (published 1.2 to 1.3)", "time_ratio", 1.15, 1.40, "x"),
+    ),
+    *_rows(
+        "law",
+        "predict",
+        "bench/predict.py",
+        ("predict 60,000 candidate stages", "seconds", None, 0.3, "s"),
+        ("torch loaded by a prediction", "torch_loaded", 0, 0, ""),
+    ),
+    *_rows(
+        "law",
+        "new_technique",
+        "bench/new_technique.py",
+        ("a technique added from the docs alone: files, rows and tests", "pieces", None, 3, ""),
+    ),
+)
+
+
+def number(value: float) -> str:
+    """Up to four significant digits, never rounded up to a bar it misses by more than that."""
+    return f"{value:.4g}"
+
+
+def read(bar: Bar, folder: Path = RESULTS) -> float | None:
+    """The measured value, None when there is none."""
+    path = folder / f"{bar.result}.json"
+    if not path.is_file():
+        return None
+    value = json.loads(path.read_text(encoding="utf-8"))["values"].get(bar.value)
+    return None if value is None else float(value)
+
+
+def lines(group: str | None, folder: Path = RESULTS) -> tuple[list[str], int]:
+    """The table as text, and how many measured values miss their bar."""
+    bars = [bar for bar in BARS if group in (None, bar.group)]
+    width = max(len(bar.title) for bar in bars)
+    out, missed = [], 0
+    for k, bar in enumerate(bars):
+        if k == 0 or bars[k - 1].group != bar.group:
+            out += ["", f"{bar.group:<{width}} | {'measured':>13} | {'bar':<12} | command"]
+        measured = read(bar, folder)
+        shown = "not measured" if measured is None else f"{number(measured)} {bar.unit}".rstrip()
+        mark = "" if measured is None or bar.met_by(measured) else "  MISSED"
+        missed += bool(mark)
+        out.append(f"{bar.title:<{width}} | {shown:>13} | {bar.bar:<12} | {bar.command}{mark}")
+    return out[1:], missed
+
+
+def main() -> int:
+    """Print the table; exit code 1 when a measured value misses its bar."""
+    parser = argparse.ArgumentParser(prog="bench/bars", description=__doc__)
+    parser.add_argument("group", nargs="?", choices=sorted({bar.group for bar in BARS}), help="only this group")
+    table, missed = lines(parser.parse_args().group)
+    print("\n".join(table))
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
