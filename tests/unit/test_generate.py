@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
@@ -194,6 +198,21 @@ def test_text_ends_before_a_stop_string(chunks, stop, text):
         shown += piece
         assert text.startswith(shown)  # nothing shown is taken back
     assert made.stopped == (stop != ("abc",) or text == "ab")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.text(st.sampled_from("ab é€🙂\n"), max_size=25),
+    stop=st.text(st.sampled_from("ab é€"), min_size=1, max_size=3),
+    cuts=st.sets(st.integers(1, 60)),
+)
+def test_any_split_into_tokens_gives_the_same_text(text, stop, cuts):
+    data = text.encode()
+    edges = sorted({0, len(data)} | {c for c in cuts if c < len(data)})
+    chunks = [data[a:b] for a, b in itertools.pairwise(edges)]
+    given_text, made = stream(chunks, (stop,))
+    assert "".join(given_text) == made.text == text.split(stop)[0]
+    assert made.stopped == (stop in text)
 
 
 def test_left_padding_and_back():
