@@ -14,11 +14,11 @@ from tree import Source, sources
 LAYERS = (
     ("__init__", "errors"),
     ("tables", "units", "markup", "section", "mesh", "models"),
-    ("config", "work", "hardware", "records"),
+    ("config", "work", "hardware", "records", "groups"),
     ("ops", "data", "describe", "reported"),
     ("techniques",),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
-    ("apply", "plan", "groups", "lock", "run_folder"),
+    ("apply", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure"),
     ("runnable", "progress"),
     ("run",),

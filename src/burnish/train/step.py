@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from burnish.data.batch import Batch
 from burnish.errors import UserError
+from burnish.groups import local
 from burnish.train.loss import batch_tensors
 
 
@@ -36,63 +38,119 @@ class NonFiniteError(ArithmeticError):
 Step = Callable[[list[Batch], float], StepResult]
 
 
+class Ranks(Protocol):
+    """What a step does together with the other ranks that hold the same model; called by every rank, in this order."""
+
+    alone: bool  # no other rank waits for this one: a micro batch without labels may be left out
+    axes: dict[str, str]  # process group name -> mesh axis, for whoever records collectives
+
+    def before(self, index: int, count: int) -> None:
+        """Micro batch `index` of `count` is about to run."""
+
+    def reduced(self) -> None:
+        """The last backward is over: from here on gradients are those of all ranks, each rank holding its part."""
+
+    def share(self, loss: float, labels: int, tokens: int, norm: float) -> tuple[float, int, int, float]:
+        """Sums over ranks, and the norm of the whole gradient from the norm of this rank's part."""
+        ...
+
+    def updated(self) -> None:
+        """The update is done, or was left out."""
+
+
+class Alone:
+    """One process: nothing to share."""
+
+    alone = True
+
+    def __init__(self) -> None:
+        self.axes: dict[str, str] = {}
+
+    def before(self, index: int, count: int) -> None: ...
+
+    def reduced(self) -> None: ...
+
+    def share(self, loss: float, labels: int, tokens: int, norm: float) -> tuple[float, int, int, float]:
+        return loss, labels, tokens, norm
+
+    def updated(self) -> None: ...
+
+
 @dataclass
 class Trainable:
     """What techniques rewrite: modules, optimizer, and `step(micro batches, lr)`, which makes one optimizer step.
 
-    `parts[0]` gives the summed loss of a batch, as `LanguageModelLoss` does.
+    `parts[0]` gives the summed loss of a batch, as `LanguageModelLoss` does. `ranks` is read by `step` as it runs.
     """
 
     parts: list[nn.Module]
     optimizer: torch.optim.Optimizer
     step: Step
+    ranks: Ranks = field(default_factory=Alone)
 
 
 def plain_trainable(loss: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> Trainable:
     """One process, one part, whole gradients. `clip` is the largest gradient norm, 0 for none."""
-    return Trainable([loss], optimizer, plain_step(loss, optimizer, clip))
+
+    def step(micros: list[Batch], lr: float) -> StepResult:
+        return one_step(trainable, clip, micros, lr)
+
+    trainable = Trainable([loss], optimizer, step)
+    return trainable
 
 
 def plain_step(loss: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> Step:
-    """The step of one process over `loss`, a module that gives the summed loss of a batch.
+    """The step of one process over `loss`, a module that gives the summed loss of a batch."""
+    return plain_trainable(loss, optimizer, clip).step
 
-    The loss of a step is the sum of token losses over the number of counted labels in all its micro batches, so that
-    how rows fall into micro batches changes nothing but rounding. A step without any label changes nothing.
+
+def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) -> StepResult:
+    """Gradients of all micro batches, clipped to norm `clip` and applied with learning rate `lr`.
+
+    The loss of a step is the sum of token losses over the number of counted labels in all its micro batches on all
+    ranks, so that how rows fall into them changes nothing but rounding. A step without any label changes nothing.
+    Raises NonFiniteError, on every rank, when the loss or the norm is not finite.
     """
-
-    def step(micros: list[Batch], lr: float) -> StepResult:
-        labels = sum(batch.label_count for batch in micros)
-        tokens = sum(batch.ids.size for batch in micros)
-        if labels == 0:
-            return StepResult(loss=0.0, labels=0, tokens=tokens, grad_norm=0.0)
-        try:
-            total = backward(loss, micros)
-            if not optimizer.state:
-                refuse_untouched(loss)
-            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            grad_norm = norm(gradients).item() / labels
-            if not math.isfinite(total) or not math.isfinite(grad_norm):
-                raise NonFiniteError(total / labels, grad_norm)
-            scale_(gradients, clip_factor(grad_norm, clip) / labels)
+    optimizer, ranks = trainable.optimizer, trainable.ranks
+    counted, inputs = sum(batch.label_count for batch in micros), sum(batch.ids.size for batch in micros)
+    try:
+        total = backward(trainable.parts[0], micros, ranks)
+        if counted and not optimizer.state:
+            refuse_untouched(trainable.parts[0])
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [local(p.grad) for p in parameters if p.grad is not None]
+        part = norm(gradients).item() if gradients else 0.0
+        total, labels, tokens, whole = ranks.share(total, counted, inputs, part)
+        result = StepResult(total / max(labels, 1), labels, tokens, whole / max(labels, 1))
+        finite = math.isfinite(result.loss) and math.isfinite(result.grad_norm)
+        if labels and finite:
+            scale_(gradients, clip_factor(result.grad_norm, clip) / labels)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
-        finally:
-            optimizer.zero_grad(set_to_none=True)
-        return StepResult(total / labels, labels, tokens, grad_norm)
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+    ranks.updated()
+    if not finite:
+        raise NonFiniteError(result.loss, result.grad_norm)
+    return result
 
-    return step
 
+def backward(loss: nn.Module, micros: Sequence[Batch], ranks: Ranks | None = None) -> float:
+    """Add the gradients of the summed loss of every micro batch; returns that sum in nats.
 
-def backward(loss: nn.Module, micros: Iterable[Batch]) -> float:
-    """Add the gradients of the summed loss of every micro batch that counts a label; returns that sum in nats."""
+    A micro batch that counts no label adds nothing; it is run all the same when other ranks wait for its collectives.
+    """
+    ranks = Alone() if ranks is None else ranks
     device = next(loss.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for batch in micros:
-        if batch.label_count:
+    for index, batch in enumerate(micros):
+        if batch.label_count or not ranks.alone:
+            ranks.before(index, len(micros))
             part = loss(*batch_tensors(batch, device))
             part.backward()
             total += part.detach()
+    ranks.reduced()
     return total.item()
 
 
