@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from burnish.describe import describe, shapes_of
 from burnish.errors import UserError
 from burnish.mesh import Mesh
 from burnish.recipe import Recipe
@@ -35,6 +36,13 @@ class Technique:
     def plan_only(self) -> bool:
         """Predicted, not yet run."""
         return bool(getattr(self.module, "PLAN_ONLY", False))
+
+    def settled(self, recipe: Recipe, work: Work, mesh: Mesh) -> Any:
+        """The recipe's settings, checked against `work`, with what they leave to the technique (a budget) decided."""
+        config = self.settings(recipe)
+        self.module.check(config, work, mesh)
+        settle = getattr(self.module, "settle", None)
+        return settle(config, work, mesh) if settle else config
 
 
 PASSES: tuple[Technique, ...] = (
@@ -85,19 +93,28 @@ def predict(recipe: Recipe, work: Work) -> tuple[Work, tuple[Pass, ...]]:
     mesh = mesh_of(recipe)
     taken = []
     for technique in passes(recipe):
-        config = technique.settings(recipe)
-        technique.module.check(config, work, mesh)
+        config = technique.settled(recipe, work, mesh)
         work = technique.module.predict(config, work, mesh)
-        taken.append(Pass(technique=technique.name, reason=technique.reason, plan_only=technique.plan_only))
+        reason = technique.reason
+        if config != technique.settings(recipe):
+            reason += "; chosen: " + ", ".join(f"{k} {v}" for k, v in config.model_dump(exclude_defaults=True).items())
+        taken.append(Pass(technique=technique.name, reason=reason, plan_only=technique.plan_only))
     return work, tuple(taken)
 
 
-def apply(recipe: Recipe, trainable: Trainable) -> Trainable:
-    """The thing after every technique. Raises UserError naming a technique that can only be planned."""
+def apply(recipe: Recipe, trainable: Trainable, work: Work | None = None) -> Trainable:
+    """The thing after every technique, each with the settings it has in `predict` of the same `work`.
+
+    `work` is the description before any technique; None: the recipe's own. Raises UserError naming a technique that can
+    only be planned or does not fit the work.
+    """
     chosen = passes(recipe)
     if only := [technique.name for technique in chosen if technique.plan_only]:
         raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
     mesh = mesh_of(recipe)
+    work = describe(recipe.model, shapes_of(recipe)) if work is None else work
     for technique in chosen:
-        trainable = technique.module.apply(technique.settings(recipe), trainable, mesh)
+        config = technique.settled(recipe, work, mesh)
+        trainable = technique.module.apply(config, trainable, mesh)
+        work = technique.module.predict(config, work, mesh)
     return trainable

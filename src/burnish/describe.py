@@ -9,10 +9,14 @@ Letters: T tokens of a micro batch, H hidden, F feed-forward, V vocabulary, N qu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from burnish.config import ModelConfig
 from burnish.mesh import N
 from burnish.work import ACTIVATION, INDEX, STATISTIC, Block, Op, Saved, Work
+
+if TYPE_CHECKING:
+    from burnish.recipe import Recipe
 
 SAVED_TABLE = "torch 2.13"
 
@@ -31,6 +35,28 @@ class Shapes:
     packed: bool = False  # rows of several pieces, whose attention outputs are joined, and positions given per row
 
 
+def shapes_of(recipe: Recipe) -> Shapes:
+    """The micro batch of a recipe as the description needs it."""
+    arithmetic = batch_arithmetic(recipe)
+    return Shapes(rows=recipe.train.micro_batch, seq=recipe.data.seq, micro=arithmetic["micro_batches"])
+
+
+def batch_arithmetic(recipe: Recipe) -> dict[str, int]:
+    """How a step's rows are cut: rows a step, a rank and a micro batch, and tokens over the run."""
+    train, dp = recipe.train, recipe.parallel.dp
+    rank_rows = train.global_batch // dp
+    tokens = train.global_batch * recipe.data.seq
+    return {
+        "global_batch": train.global_batch,
+        "rows_per_rank": rank_rows,
+        "micro_batch": train.micro_batch,
+        "micro_batches": -(-rank_rows // train.micro_batch),
+        "tokens_per_step": tokens,
+        "steps": train.steps,
+        "tokens": tokens * train.steps,
+    }
+
+
 def linear(name: str, tokens: N, inputs: int, outputs: int, keeps: str = "") -> Op:
     """y = x W^T: 2 T in out FLOPs, twice that backward. `keeps` names the saved input; layers that share it name it once."""
     flops = 2 * tokens * inputs * outputs
@@ -47,11 +73,10 @@ def norm(name: str, tokens: N, size: int) -> Op:
 def attention(shapes: Shapes, tokens: N, heads: int, kv_heads: int, head_dim: int) -> Op:
     """Flash attention, full convention: 4 D FLOPs a pair and head forward, 10 D backward (five products, one repeated)."""
     pairs = shapes.rows * shapes.seq * shapes.seq if shapes.pairs is None else shapes.pairs
-    kept = 2 * heads + 2 * kv_heads + (heads if shapes.packed else 0)
-    saved = (
-        Saved("q, k, v, output", ACTIVATION, tokens * kept * head_dim),
-        Saved("log-sum-exp", STATISTIC, tokens * heads),
-    )
+    output = tokens * heads * head_dim
+    returned = (Saved("output", ACTIVATION, output), Saved("log-sum-exp", STATISTIC, tokens * heads))
+    joined = (Saved("joined output", ACTIVATION, output),) if shapes.packed else ()
+    saved = (Saved("q, k, v", ACTIVATION, tokens * (heads + 2 * kv_heads) * head_dim), *returned, *joined)
     flops = 4 * pairs * heads * head_dim
     return Op("attention", (), flops, flops // 2 * 5, saved, group="attention")
 

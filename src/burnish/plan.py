@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from burnish import apply, simulate
-from burnish.describe import SAVED_TABLE, Shapes, describe
+from burnish.describe import SAVED_TABLE, describe, shapes_of
+from burnish.describe import batch_arithmetic as batch_arithmetic
 from burnish.hardware import Chip, chip, detect
 from burnish.recipe import Recipe
 from burnish.records import Plan
@@ -33,28 +34,6 @@ def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
         fits=fits,
         notes=_notes(recipe, device, named),
     )
-
-
-def shapes_of(recipe: Recipe) -> Shapes:
-    """The micro batch of a recipe as the description needs it."""
-    arithmetic = batch_arithmetic(recipe)
-    return Shapes(rows=recipe.train.micro_batch, seq=recipe.data.seq, micro=arithmetic["micro_batches"])
-
-
-def batch_arithmetic(recipe: Recipe) -> dict[str, int]:
-    """How a step's rows are cut: rows a step, a rank and a micro batch, and tokens over the run."""
-    train, dp = recipe.train, recipe.parallel.dp
-    rank_rows = train.global_batch // dp
-    tokens = train.global_batch * recipe.data.seq
-    return {
-        "global_batch": train.global_batch,
-        "rows_per_rank": rank_rows,
-        "micro_batch": train.micro_batch,
-        "micro_batches": -(-rank_rows // train.micro_batch),
-        "tokens_per_step": tokens,
-        "steps": train.steps,
-        "tokens": tokens * train.steps,
-    }
 
 
 def _step(recipe: Recipe, work: Work, device: Chip) -> dict[str, float]:

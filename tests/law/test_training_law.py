@@ -26,6 +26,7 @@ SETTINGS = {
     "plain": {},
     "full": {"memory.checkpointing": "full"},
     "every 2nd": {"memory.checkpointing": {"mode": "every", "every": 2}},
+    "selective": {"memory.checkpointing": "selective"},
 }
 
 

@@ -1,102 +1,202 @@
-"""Gradient checkpointing: keep a layer's input, run its forward again in backward.
+"""Gradient checkpointing: keep little of a layer's forward, run the rest again in backward.
 
-Idea    Chen et al. 2016, "Training deep nets with sublinear memory cost" (arXiv 1604.06174).
-Price   a second forward of every checkpointed layer; the last matrix product of a layer is not run again, because
-        nothing in its backward needs the result (torch stops the second forward early).
-Gain    of everything a layer saves, only its input stays between forward and backward.
+Idea    Chen et al. 2016, "Training deep nets with sublinear memory cost" (arXiv 1604.06174): keep a layer's input only.
+        Korthikanti et al. 2022, "Reducing activation recomputation" (arXiv 2205.05198), section 5: choose by operation.
+Price   full, every: a second forward of the layer; its last matrix product is not run again, because nothing in its
+        backward needs the result (torch stops the second forward early). selective: norms, gated product and rotary
+        again, no matrix product.
+Gain    full, every: only the layer's input stays. selective: the inputs of matrix products go, their outputs stay.
 Limits  the layer's own peak comes back while its backward runs; the loss head is never checkpointed.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
+import numpy as np
+from pydantic import Field, field_validator, model_validator
 
 from burnish.errors import UserError
-from burnish.mesh import Mesh
+from burnish.mesh import Mesh, N
 from burnish.section import Section
-from burnish.work import RECOMPUTE, Block, Op, Work
+from burnish.units import show
+from burnish.work import ACTIVATION, RECOMPUTE, Block, Op, Saved, Work, saved_bytes
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from burnish.train.step import Trainable
+
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+RETURNED = ("output", "log-sum-exp")  # what attention gives back, of all that it saves
 
 
 class Config(Section):
-    """`mode`: none, full (every layer), or every (each `every`-th layer, counted from the first)."""
+    """`mode`: none; full (every layer); every (each `every`-th layer, counted from the first); selective; budget.
 
-    mode: Literal["none", "full", "every"] = "none"
+    `budget` bounds the bytes saved for one micro batch ("300 MiB" or a number): the mode that recomputes least is taken.
+    `blocks` names the layers in the module tree, one pattern a dotted part.
+    """
+
+    mode: Literal["none", "full", "every", "selective", "budget"] = "none"
     every: int = Field(default=1, ge=1)
+    budget: int = Field(default=0, ge=0)
+    blocks: str = "model.layers.*"
 
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"mode": value} if isinstance(value, str) else value
 
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _bytes(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]iB|B|)", value.strip())
+        if found is None:
+            raise ValueError("a size is a number of bytes or one with B, KiB, MiB or GiB")
+        return int(float(found[1]) * UNITS[found[2]])
+
+    @model_validator(mode="after")
+    def _whole(self) -> Config:
+        if (self.mode == "budget") != bool(self.budget):
+            raise ValueError('mode budget and a budget above 0 go together, such as {mode: budget, budget: "2 GiB"}')
+        return self
+
 
 def layers_of(config: Config, layers: int) -> list[int]:
-    """Indices of the layers that are run again."""
+    """Indices of the layers that keep less."""
     if config.mode == "none":
         return []
     return list(range(0, layers, config.every if config.mode == "every" else 1))
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError when no layer would be checkpointed although the mode asks for it."""
-    layers = max(int(block.layers) for block in work.blocks)
+    """Raises UserError when no layer would be checkpointed although the mode asks for it, or no mode meets the budget."""
+    layers = _layers(work)
     if config.mode == "every" and config.every > layers:
         raise UserError(f"memory.checkpointing.every is {config.every}; the model has {layers} layers, use 1..{layers}")
+    if config.mode == "budget":
+        least = min(int(np.min(saved_bytes(predict(choice, work, mesh)))) for choice in choices(config, work))
+        if config.budget < least:
+            raise UserError(
+                f"memory.checkpointing.budget is {show(config.budget, 'bytes')}; the least that can be saved is "
+                f"{show(least, 'bytes')} ({least:,} bytes): give that much, or lower train.micro_batch or data.seq"
+            )
+
+
+def choices(config: Config, work: Work) -> Iterator[Config]:
+    """What a budget may be met with, from nothing recomputed to everything."""
+    for mode in ("none", "selective"):
+        yield config.model_copy(update={"mode": mode, "budget": 0})
+    for every in range(_layers(work), 1, -1):
+        yield config.model_copy(update={"mode": "every", "every": every, "budget": 0})
+    yield config.model_copy(update={"mode": "full", "budget": 0})
+
+
+def settle(config: Config, work: Work, mesh: Mesh) -> Config:
+    """The settings with a budget replaced by the first choice that meets it (one mapping; see `check` for none)."""
+    if config.mode != "budget":
+        return config
+    return next(c for c in choices(config, work) if saved_bytes(predict(c, work, mesh)) <= config.budget)
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
-    """The work with checkpointed layers keeping their input only and running their forward again."""
+    """The work with checkpointed layers keeping less and running the rest of their forward again.
+
+    Under a budget each candidate mapping takes its own choice; one that no choice fits takes the last.
+    """
     if config.mode == "none":
         return work
     blocks: list[Block] = []
     for block in work.blocks:
-        again = len(layers_of(config, int(block.layers))) if block.entering else 0
-        if again < block.layers:
-            blocks.append(replace(block, layers=block.layers - again))
-        if again:
-            blocks.append(_recomputed(replace(block, layers=again)))
+        if block.entering is None:
+            blocks.append(block)
+            continue
+        plain, chosen, full = _counts(config, work, mesh, int(block.layers))
+        kinds = ((plain, lambda b: b), (chosen, lambda b: _selected(b, work.tokens)), (full, _recomputed))
+        blocks += [change(replace(block, layers=n)) for n, change in kinds if np.any(n)]
     return replace(work, blocks=tuple(blocks))
+
+
+def _layers(work: Work) -> int:
+    return max(int(block.layers) for block in work.blocks if block.entering)
+
+
+def _counts(config: Config, work: Work, mesh: Mesh, layers: int) -> tuple[N, N, N]:
+    """Of `layers` layers: how many keep everything, how many keep products, how many keep their input only."""
+    if config.mode == "budget":
+        options = list(choices(config, work))
+        fits = np.stack(
+            np.broadcast_arrays(*(saved_bytes(predict(o, work, mesh)) <= config.budget for o in options[:-1]), True)
+        )
+        table = np.array([_counts(option, work, mesh, layers) for option in options], dtype=np.int64)
+        plain, chosen, full = table[fits.argmax(0)].T
+        return (plain, chosen, full) if fits.ndim > 1 else (int(plain), int(chosen), int(full))
+    again = len(layers_of(config, layers))
+    return (layers - again, again, 0) if config.mode == "selective" else (layers - again, 0, again)
 
 
 def _recomputed(block: Block) -> Block:
     """One kind of layer, checkpointed: nothing saved but what enters it; collectives of its forward happen twice."""
+    again = sum(op.flops for op in block.ops) - block.ops[-1].flops
+    return replace(_kept(block, {}), recomputed=again)
+
+
+def _selected(block: Block, tokens: N) -> Block:
+    """One kind of layer that keeps what its products and its attention give; the last product's output nobody needs."""
+    kept: dict[str, tuple[Saved, ...]] = {}
+    for op in block.ops[:-1]:
+        if op.group == "matmul":
+            kept[op.name] = (Saved("output", ACTIVATION, tokens * op.shapes[0][0]),)
+        elif op.group == "attention":
+            kept[op.name] = tuple(saved for saved in op.saved if saved.name in RETURNED)
+    return _kept(block, kept)
+
+
+def _kept(block: Block, kept: dict[str, tuple[Saved, ...]]) -> Block:
+    """A layer whose operations save only `kept`, with its input; collectives of its forward happen twice."""
     assert block.entering is not None
     ops = tuple(
-        replace(op, saved=(), comms=op.comms + tuple(replace(c, phase=RECOMPUTE) for c in op.comms if c.phase == "forward"))
+        replace(
+            op,
+            saved=kept.get(op.name, ()),
+            comms=op.comms + tuple(replace(c, phase=RECOMPUTE) for c in op.comms if c.phase == "forward"),
+        )
         for op in block.ops
     )
-    again = sum(op.flops for op in block.ops) - block.ops[-1].flops
-    return replace(block, ops=(*ops, Op("kept input", saved=(block.entering,))), recomputed=again)
+    return replace(block, ops=(*ops, Op("kept input", saved=(block.entering,))))
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
-    """Wrap the forward of the chosen layers in torch's non-reentrant checkpoint."""
-    from torch.utils.checkpoint import checkpoint
+    """Wrap the forward of the chosen layers in torch's non-reentrant checkpoint.
 
-    for part in trainable.parts:
-        layers = part.model.layers
-        for index in layers_of(config, len(layers)):
-            layer = layers[index]
-            layer.forward = _again(layer.forward, checkpoint)
+    Raises UserError when no module has a name that fits `blocks`.
+    """
+    from burnish.ops.recompute import recomputed
+
+    assert config.mode != "budget", "a budget is settled before it is applied"
+    layers = [layer for part in trainable.parts for layer in blocks_of(part, config.blocks)]
+    if not layers:
+        raise UserError(
+            f"memory.checkpointing.blocks {config.blocks!r} names no module; use a pattern such as layers.*"
+        )
+    for index in layers_of(config, len(layers)):
+        recomputed(layers[index], keep_products=config.mode == "selective")
     return trainable
 
 
-def _again(forward: Any, checkpoint: Any) -> Any:
-    from torch.utils._pytree import tree_flatten, tree_unflatten
+def blocks_of(part: nn.Module, pattern: str) -> list[nn.Module]:
+    """The modules of `part` whose dotted name fits `pattern` part by part, in their order."""
+    wanted = pattern.split(".")
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        # checkpoint keeps tensors it is given, not those inside an argument: hand it every tensor by itself.
-        leaves, form = tree_flatten((args, kwargs))
+    def fits(name: str) -> bool:
+        parts = name.split(".")
+        return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
-        def again(*given: Any) -> Any:
-            again_args, again_kwargs = tree_unflatten(given, form)
-            return forward(*again_args, **again_kwargs)
-
-        return checkpoint(again, *leaves, use_reentrant=False)
-
-    return run
+    return [module for name, module in part.named_modules() if fits(name)]

@@ -1,0 +1,97 @@
+"""Recompute: a module whose forward is run again in backward, keeping its input and, if asked, its products' results.
+
+Torch's non-reentrant checkpoint does the work. It keeps the tensors it is given, not those inside an argument, so every
+tensor of nested arguments is handed over by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+aten = torch.ops.aten
+PRODUCTS = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+}
+
+
+def recomputed(module: nn.Module, keep_products: bool = False) -> None:
+    """Make `module` run its forward again in backward. With `keep_products`, what matrix products and attention gave
+    stays, and only what lies between is made again."""
+    forward = module.forward
+    run = partial(_keeping, _last_linear(module)) if keep_products else _plain
+
+    def again(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        leaves, form = tree_flatten((args, kwargs))
+
+        def unfolded(*given: Any) -> Any:
+            given_args, given_kwargs = tree_unflatten(given, form)
+            return forward(*given_args, **given_kwargs)
+
+        return run(unfolded, leaves)
+
+    module.forward = again  # type: ignore[method-assign]
+
+
+def _plain(forward: Callable[..., Any], leaves: list[Any]) -> Any:
+    return checkpoint(forward, *leaves, use_reentrant=False)
+
+
+def _keeping(last: nn.Linear | None, forward: Callable[..., Any], leaves: list[Any]) -> Any:
+    """Checkpoint that caches the outputs of `PRODUCTS`.
+
+    The output of the layer's `last` product is not kept: as a rule nothing in backward needs it, and where something
+    does it is computed again. Torch's cache is not made of saved tensors; passing them through `_Holding` makes them
+    visible to whoever watches what is saved, and costs nothing, for the storage is the same.
+    """
+    kept: list[Tensor] = []
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if op not in PRODUCTS or (last is not None and any(_same_storage(arg, last.weight) for arg in args)):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        kept.extend(tree_flatten(context.op_output)[0])
+        return CheckpointPolicy.MUST_SAVE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    out = checkpoint(forward, *leaves, use_reentrant=False, context_fn=contexts)
+    flat, form = tree_flatten(out)
+    flat[0] = _Holding.apply(flat[0], *(tensor.detach() for tensor in kept if isinstance(tensor, Tensor)))
+    kept.clear()
+    return tree_unflatten(flat, form)
+
+
+class _Holding(torch.autograd.Function):
+    """Identity of its first argument that saves the others until its backward, the first of the layer's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *kept: Tensor) -> Tensor:
+        ctx.save_for_backward(*kept)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (grad, *(None for _ in ctx.saved_tensors))
+
+
+def _last_linear(module: nn.Module) -> nn.Linear | None:
+    linears = [inner for inner in module.modules() if isinstance(inner, nn.Linear)]
+    return linears[-1] if linears else None
+
+
+def _same_storage(value: Any, weight: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
