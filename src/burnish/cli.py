@@ -178,10 +178,11 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; ends the process with the exit code of what happened."""
-    sys.exit(_code(arguments))
+    sys.exit(code_of(arguments))
 
 
-def _code(arguments: list[str] | None) -> int:
+def code_of(arguments: list[str] | None) -> int:
+    """Run the command line and give its exit code; what a person should read of an error goes to stderr."""
     try:
         code: Any = app(arguments, standalone_mode=False)
     except BurnishError as error:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from burnish.data.prepare import Prepared
     from burnish.models.decoder import Decoder
     from burnish.train.loop import Outcome
+    from burnish.train.state import State
     from burnish.train.step import Trainable
 
 STAGES = ("train", "export")
@@ -64,26 +65,32 @@ def run(
     _require_torch()
     from burnish.data.prepare import prepare
     from burnish.measure import clock
-    from burnish.runnable import check_runnable, pick_device
+    from burnish.runnable import check_runnable, make_loss, make_trainable, pick_device, settle_compile
 
     screen = Screen(quiet)
     device, device_note = pick_device(recipe.machine.device)
     recipe = vary(recipe, {"machine.threads": recipe.machine.threads or detect().threads})
     check_runnable(recipe)
-    place = run_folder.check(folder or Path("runs") / recipe.name, recipe, fresh)
-    found = Found(started=datetime.now(UTC).astimezone().isoformat(timespec="seconds"))
+    path = folder or Path("runs") / recipe.name
+    recipe = run_folder.settled(path, recipe, fresh)
+    place = run_folder.check(path, recipe, fresh)
+    found = _begin(place, fresh)
     screen.say(f"{recipe.name}: on {detect().name} ({device_note}), {recipe.machine.threads} threads, in {place.path}")
     with screen.task("tokenize") as watch, clock(found.seconds, "data"):
         data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch)
     this_lock = lock.make_lock(data.fingerprints, detect().name, device)
     found.notes += lock.check_lock(locked, this_lock, name) if locked else []
+    with clock(found.seconds, "build"):
+        loss = make_loss(recipe, device)
+        recipe, reason = settle_compile(recipe, loss, device)
+    found.notes += [reason] if reason else []
     run_folder.create(place, fresh)
     recipe_files.save_lock(recipe, this_lock, place.path)
     data.tokenizer.save(place.tokenizer)
-    plan, trainable, outcome = _train(recipe, place, data, found, device, screen)
+    plan, outcome = _train(recipe, place, data, make_trainable(recipe, loss), found, device, screen)
     if "export" in stages:
         with clock(found.seconds, "export and check"):
-            _export(recipe, place, trainable, outcome, found)
+            _export(recipe, place, outcome, found)
         with clock(found.seconds, "judge"):
             _judge(recipe, data, outcome, found)
         with clock(found.seconds, "sample"):
@@ -96,6 +103,15 @@ def run(
     return written
 
 
+def _begin(place: RunFolder, fresh: bool) -> Found:
+    """What is known at the start: nothing, or what an unfinished run in the folder has measured."""
+    now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+    if fresh or not place.records.exists():
+        return Found(started=now)
+    old = records.read(Records, place.records)
+    return Found(old.started, dict(old.seconds), dict(old.measured), notes=list(old.notes))
+
+
 def _require_torch() -> None:
     import importlib.util
 
@@ -105,24 +121,33 @@ def _require_torch() -> None:
 
 
 def _train(
-    recipe: Recipe, place: RunFolder, data: Prepared, found: Found, device: str, screen: Screen
-) -> tuple[Plan, Trainable, Outcome]:
-    """Measure the machine, plan for it, build what is trained, and train it."""
-    import torch
-
+    recipe: Recipe,
+    place: RunFolder,
+    data: Prepared,
+    trainable: Trainable,
+    found: Found,
+    device: str,
+    screen: Screen,
+) -> tuple[Plan, Outcome]:
+    """Measure the machine, plan for it, and train."""
     from burnish.hardware import probe
     from burnish.measure import clock, peak_memory, reset_peak
-    from burnish.runnable import build, make_job
+    from burnish.runnable import make_job
     from burnish.train.loop import Hooks, train
 
-    torch.set_num_threads(recipe.machine.threads)
     with clock(found.seconds, "measure machine"):
         chip = probe(device)
     plan = make_plan(recipe, chip)
     records.save(plan, place.plan)
     before = reset_peak(device)
-    trainable = build(recipe, device, found.notes)
     job = make_job(recipe, place.path, data, trainable, found.measured)
+    started_at = 0
+
+    def start(state: State) -> None:
+        nonlocal started_at
+        started_at = state.step
+        if state.step:
+            screen.say(f"goes on after step {state.step}")
 
     def note(text: str) -> None:
         screen.say(text)
@@ -130,6 +155,7 @@ def _train(
 
     with screen.task("train") as watch, clock(found.seconds, "train"):
         hooks = Hooks(
+            started=start,
             stepped=lambda p: watch(
                 p.record.step, p.steps, f"loss {p.record.loss:.3f}, {p.tokens_per_second:,.0f} tokens/s", p.eta
             ),
@@ -139,9 +165,10 @@ def _train(
             noted=note,
         )
         outcome = train(trainable, job, hooks)
-    found.measured["memory.peak"] = float(peak_memory(device) - before)
-    _speeds(outcome, plan, chip, found)
-    return plan, trainable, outcome
+    if started_at < job.steps:
+        found.measured["memory.peak"] = float(peak_memory(device) - before)
+        _speeds(outcome, plan, chip, found)
+    return plan, outcome
 
 
 def _speeds(outcome: Outcome, plan: Plan, chip: Chip, found: Found) -> None:
@@ -154,7 +181,7 @@ def _speeds(outcome: Outcome, plan: Plan, chip: Chip, found: Found) -> None:
         found.measured["mfu"] = plan.predicted["flops.step"] / seconds / rate
 
 
-def _export(recipe: Recipe, place: RunFolder, trainable: Trainable, outcome: Outcome, found: Found) -> None:
+def _export(recipe: Recipe, place: RunFolder, outcome: Outcome, found: Found) -> None:
     """Write the best weights as a model folder, load it again and compare."""
     from burnish.runnable import load_best
 
@@ -238,7 +265,7 @@ def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> li
     options = Sampling(eos=config.eos, **settings)
     encoded = [start + tokenizer.encode(prompt) for prompt in prompts]
     done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
-    return [prompt + (c.text or tokenizer.decode(c.ids)) for prompt, c in zip(prompts, done, strict=True)]
+    return [prompt + (c.text) for prompt, c in zip(prompts, done, strict=True)]
 
 
 def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status: Any) -> Records:

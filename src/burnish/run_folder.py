@@ -9,7 +9,7 @@ from pathlib import Path
 
 from burnish import recipe_files
 from burnish.errors import UserError
-from burnish.recipe import Recipe
+from burnish.recipe import Recipe, replace
 from burnish.records import Records, read
 
 OURS = {
@@ -81,6 +81,14 @@ def check(path: Path, recipe: Recipe, fresh: bool) -> RunFolder:
         _same_recipe(folder, recipe)
     _writable(path)
     return folder
+
+
+def settled(path: Path, recipe: Recipe, fresh: bool) -> Recipe:
+    """`recipe` with what an unfinished run in `path` has already measured and settled (`train.compile`)."""
+    lock = RunFolder(path).lock
+    if fresh or recipe.train.compile != "measure" or not lock.is_file():
+        return recipe
+    return replace(recipe, {"train.compile": recipe_files.load(str(lock)).train.compile})
 
 
 def create(folder: RunFolder, fresh: bool) -> None:

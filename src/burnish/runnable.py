@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from burnish import apply
+from burnish.describe import batch_arithmetic
 from burnish.errors import UserError
 from burnish.export.safetensors import load_folder
 from burnish.measure import measured_keys, observed_step
 from burnish.models.decoder import Decoder
 from burnish.models.layers import check_attention
-from burnish.recipe import Recipe
+from burnish.recipe import Recipe, replace
 from burnish.recipe_files import differences
 from burnish.train.loop import Job
 from burnish.train.loss import LanguageModelLoss
@@ -59,25 +60,46 @@ def _starting_config(recipe: Recipe, folder: Path) -> None:
         raise UserError(f"train.init {folder}: another shape than the recipe's model ({changed[0]})")
 
 
-def build(recipe: Recipe, device: str, notes: list[str]) -> Trainable:
-    """Model, optimizer and step of one process, with the recipe's techniques applied.
+def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
+    """The model with its loss. The attention that will run is first compared with a plain softmax.
 
-    The attention that will run is first compared with a plain softmax. Weights are drawn from the recipe's seed, or
-    read from `train.init`.
+    Weights are drawn from the recipe's seed, or read from `train.init`.
     """
+    torch.set_num_threads(recipe.machine.threads)
     check_attention(device, torch.float32)
     torch.manual_seed(recipe.train.seed)
     if recipe.train.init is None:
         model = Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed))
     else:
         model, _ = load_folder(recipe.train.init, dtype=torch.float32)
-    loss = LanguageModelLoss(model.to(device))
-    trainable = apply.apply(recipe, plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip))
-    if recipe.train.compile != "off":
-        from burnish.train.compiled import compile_if_it_pays
+    return LanguageModelLoss(model.to(device))
 
-        notes.append(compile_if_it_pays(trainable, recipe))
-    return trainable
+
+def make_trainable(recipe: Recipe, loss: LanguageModelLoss) -> Trainable:
+    """Optimizer and step of one process, with the recipe's techniques applied in their order."""
+    return apply.apply(recipe, plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip))
+
+
+def settle_compile(recipe: Recipe, loss: LanguageModelLoss, device: str) -> tuple[Recipe, str]:
+    """Compile the layers as `train.compile` asks; `measure` becomes `on` or `off` by what pays here, with the reason.
+
+    Timed on one micro batch of random tokens, so that no state of the run changes.
+    """
+    from burnish.train.compiled import compile_if_it_pays, compile_layers
+
+    if recipe.train.compile != "measure":
+        if recipe.train.compile == "on":
+            compile_layers(loss.model)
+        return recipe, ""
+    shape = (recipe.train.micro_batch, recipe.data.seq)
+    ids = torch.randint(recipe.model.vocab, shape, generator=torch.Generator().manual_seed(0)).to(device)
+
+    def once() -> None:
+        loss(ids, ids).backward()
+        loss.zero_grad(set_to_none=True)
+
+    outcome = compile_if_it_pays(loss.model, once, recipe.train.steps * batch_arithmetic(recipe)["micro_batches"])
+    return replace(recipe, {"train.compile": "on" if outcome.compiled else "off"}), outcome.reason
 
 
 def make_job(recipe: Recipe, folder: Path, data: Prepared, trainable: Trainable, measured: dict[str, float]) -> Job:
