@@ -53,13 +53,13 @@ def make_groups(mesh: Mesh, device: torch.device) -> Groups:
     ranks = torch.arange(int(mesh.world)).view(int(mesh.replicas), int(mesh.shards))
     whole = dist.group.WORLD
     assert whole is not None
-    axes = {whole.group_name: "dp"}
+    axes = {str(whole.group_name): "dp"}
     own = []
     for axis, lines in (("replicate", ranks.t()), ("shard", ranks)):
         if axis == "replicate" and mesh.replicas == 1:
             continue
         group, _ = dist.new_subgroups_by_enumeration(lines.tolist())
-        axes[group.group_name] = axis
+        axes[str(group.group_name)] = axis
         own.append((axis, group))
     names = tuple(axis for axis, _ in own)
     grid = ranks if len(own) == 2 else ranks[0]

@@ -7,10 +7,18 @@ a single plan and a search over many.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 N = int | np.ndarray
+
+
+def pick(condition: Any, yes: N, no: N) -> N:
+    """`yes` where the condition holds, else `no`: one value for a plain condition, an array for an array of them."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
+    return yes if condition else no
 
 
 @dataclass(frozen=True)
@@ -18,12 +26,14 @@ class Mesh:
     """Degrees of parallelism and the size of a node.
 
     Data parallel ranks are neighbours; `shard` of them split the states and the other `replicate = dp / shard` groups
-    hold copies (hybrid sharding). `shard` 0 means all of them.
+    hold copies (hybrid sharding). `shard` 0 means all of them. `rank` is whose share is described: shards of an odd size
+    are not equal.
     """
 
     dp: N = 1
     shard: N = 0
     per_node: int = 8
+    rank: N = 0
 
     @property
     def shards(self) -> N:
@@ -36,6 +46,11 @@ class Mesh:
     def replicas(self) -> N:
         """Groups of ranks that hold copies of the same shards."""
         return self.dp // self.shards
+
+    @property
+    def shard_index(self) -> N:
+        """Which of the shards `rank` holds."""
+        return self.rank % self.shards
 
     @property
     def world(self) -> N:

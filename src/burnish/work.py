@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from burnish.mesh import N
+from burnish.mesh import N, pick
 
 FORWARD, RECOMPUTE, BACKWARD, STEP = "forward", "recompute", "backward", "step"
 
@@ -35,13 +36,17 @@ class Saved:
 
 @dataclass(frozen=True)
 class Comm:
-    """Collectives on one mesh axis: `count` calls, `bytes` over all of them; per micro batch (phase step: per step)."""
+    """Collectives on one mesh axis: `count` calls, `bytes` over all of them; per micro batch, or `once` a step.
+
+    What has phase `step` happens once a step by itself.
+    """
 
     kind: str
     axis: str
     phase: str
     bytes: N
     count: N = 1
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,16 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Into how many parts each kind of state is split over the data-parallel ranks; 1 = whole on each rank."""
+    """Into how many parts each kind of state is split over the data-parallel ranks; 1 = whole on each rank.
+
+    `index` is the part this rank holds. `offloaded`: what is split stays in host memory between uses.
+    """
 
     parameter: N = 1
     gradient: N = 1
     optimizer: N = 1
+    index: N = 0
+    offloaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,9 @@ class Work:
     sharding: Sharding = Sharding()
     comms: tuple[Comm, ...] = ()
     gathered: N = 0  # bytes of whole parameters held beside the shards (a compute copy)
+    passing: N = (
+        0  # bytes that come and go inside a step: parameters gathered for use, gradients on their way to shards
+    )
 
     def edit(self, change: Callable[[Block], Block]) -> Work:
         """This work with every block rewritten."""
@@ -116,8 +129,15 @@ class Work:
 
 
 def shard_elements(shape: tuple[int, ...], parts: N) -> N:
-    """Elements of one rank's shard: dimension 0 is split and padded to equal parts, as FSDP2 does."""
+    """Elements of one rank's shard as it is stored: dimension 0 is split and padded to equal parts, as FSDP2 does."""
     return -(-shape[0] // parts) * prod(shape[1:])
+
+
+def owned_elements(shape: tuple[int, ...], parts: N, index: N) -> N:
+    """Elements of shard `index` without padding: the last shards of an odd dimension are smaller, or empty."""
+    rows = -(-shape[0] // parts)
+    left = shape[0] - index * rows
+    return pick(left > rows, rows, pick(left > 0, left, 0)) * prod(shape[1:])
 
 
 Observation = Counter  # Counter[(metric, phase, axis, kind)] -> int
@@ -129,7 +149,7 @@ def fold(work: Work) -> Observation:
     Metrics: parameter, gradient, optimizer, saved (bytes), flops, comm_count, comm_bytes. `saved` is what the forward of
     one micro batch keeps; the others are of one whole optimizer step.
     """
-    seen: Observation = Counter()
+    seen: Any = Counter()
     for metric, size in state_bytes(work).items():
         seen[metric, "", "", ""] = size
     seen["saved", FORWARD, "", ""] = saved_bytes(work)
@@ -137,7 +157,7 @@ def fold(work: Work) -> Observation:
     for phase, count in ((FORWARD, forward), (RECOMPUTE, recomputed), (BACKWARD, backward)):
         seen["flops", phase, "", ""] = count * work.micro
     for layers, comm in _comms(work):
-        times = layers if comm.phase == STEP else layers * work.micro
+        times = layers if comm.once or comm.phase == STEP else layers * work.micro
         key = (comm.phase, comm.axis, comm.kind)
         seen["comm_count", *key] += comm.count * times
         seen["comm_bytes", *key] += comm.bytes * times
@@ -145,17 +165,20 @@ def fold(work: Work) -> Observation:
 
 
 def state_bytes(work: Work) -> dict[str, N]:
-    """Bytes of parameters, gradients and optimizer state on one rank; whole compute copies count as parameters."""
+    """Bytes of parameters, gradients and optimizer state on one rank; whole compute copies count as parameters.
+
+    Gradients are the most that stands between two micro batches or at the update.
+    """
     size, split = work.bytes, work.sharding
-    kinds = (("parameter", size.parameter, split.parameter), ("gradient", size.gradient, split.gradient))
-    total: dict[str, N] = {"parameter": work.gathered}
-    for name, each, parts in kinds:
-        total[name] = total.get(name, 0) + sum(n * each * shard_elements(shape, parts) for n, shape in work.shapes())
-    total["optimizer"] = sum(
-        n * (size.optimizer * shard_elements(shape, split.optimizer) + size.optimizer_tensor)
-        for n, shape in work.shapes()
-    )
-    return total
+    parameter: N = work.gathered
+    gradient: N = 0
+    optimizer: N = 0
+    for n, shape in work.shapes():
+        parameter = parameter + n * size.parameter * shard_elements(shape, split.parameter)
+        gradient = gradient + n * size.gradient * shard_elements(shape, split.gradient)
+        owned = owned_elements(shape, split.optimizer, split.index)
+        optimizer = optimizer + n * (size.optimizer * owned + size.optimizer_tensor)
+    return {"parameter": parameter, "gradient": gradient, "optimizer": optimizer}
 
 
 def saved_bytes(work: Work) -> N:
