@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from burnish import apply, simulate
+from burnish import apply, layout, simulate
 from burnish.describe import SAVED_TABLE, describe, shapes_of
 from burnish.describe import batch_arithmetic as batch_arithmetic
-from burnish.hardware import Chip, chip, detect
+from burnish.hardware import GIB, Chip, chip, detect
 from burnish.recipe import Recipe
 from burnish.records import Plan
 from burnish.work import Work, flops, fold
@@ -21,6 +21,7 @@ def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
     work, passes = apply.predict(recipe, describe(recipe.model, shapes_of(recipe)))
     kinds = {f"memory.{name}": float(size) for name, size in simulate.step_bytes(work).items()}
     predicted = {"parameters": float(recipe.model.parameters), **kinds, "memory.peak": sum(kinds.values())}
+    predicted["file.bytes"] = float(file_bytes(recipe))
     predicted |= _step(recipe, work, device)
     fits = predicted["memory.peak"] <= device.memory if device.memory else None
     return Plan(
@@ -34,6 +35,12 @@ def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
         fits=fits,
         notes=_notes(recipe, device, named),
     )
+
+
+def file_bytes(recipe: Recipe) -> int:
+    """Bytes of the weight files that the recipe exports."""
+    settings = recipe.export
+    return layout.weight_bytes(recipe.model, settings.dtype, settings.write_tied, int(settings.shard_gib * GIB))
 
 
 def _step(recipe: Recipe, work: Work, device: Chip) -> dict[str, float]:

@@ -18,11 +18,11 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError, nearest
 from burnish.export.folder import replacing_folder
 from burnish.export.tokenizer import write_tokenizer
+from burnish.layout import INDEX, SINGLE, file_name, metadata, shards
 from burnish.models.decoder import Decoder
 from burnish.tables.families import FAMILIES
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 2**30
 _OURS = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json|model.*\.safetensors"
@@ -54,15 +54,14 @@ def save_folder(
         raise UserError(f"shard_bytes {shard_bytes}: at least 1 is needed")
     tensors = _named_for_file(model, config)
     embedding, head = _tied_names(config)
-    metadata = {"format": "pt", "tied": f"{head}={embedding}" if config.tied else "none"}
+    about = metadata(config, write_tied)
     if config.tied and write_tied:
-        metadata["tied_written"] = "true"
         tensors[head] = tensors[embedding].clone()  # save_file takes no two names for one memory
     with replacing_folder(Path(folder), lambda name: _OURS.fullmatch(name) is not None) as fresh:
         _write_json(fresh / "config.json", config.to_hf() | {"torch_dtype": dtype})
         special = {"bos_token_id": config.bos, "eos_token_id": config.eos, "pad_token_id": config.pad}
         _write_json(fresh / "generation_config.json", {k: v for k, v in special.items() if v is not None})
-        _write_weights(fresh, tensors, DTYPES[dtype], shard_bytes, metadata)
+        _write_weights(fresh, tensors, DTYPES[dtype], shard_bytes, about)
         if tokenizer is not None:
             write_tokenizer(tokenizer, config, fresh)
         names = sorted(path.name for path in fresh.iterdir())
@@ -175,27 +174,19 @@ def _refuse_overlap(state: Mapping[str, Tensor]) -> None:
 
 
 def _write_weights(
-    folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, shard_bytes: int, metadata: dict[str, str]
+    folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, shard_bytes: int, about: dict[str, str]
 ) -> None:
-    shards: list[list[str]] = [[]]
-    filled = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * dtype.itemsize
-        if shards[-1] and filled + size > shard_bytes:
-            shards.append([])
-            filled = 0
-        shards[-1].append(name)
-        filled += size
-    count = len(shards)
+    parts = shards({name: tensor.numel() * dtype.itemsize for name, tensor in tensors.items()}, shard_bytes)
+    count = len(parts)
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, 1):
-        file = SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+    for number, names in enumerate(parts, 1):
+        file = file_name(number, count)
         part = {n: tensors[n].to(device="cpu", dtype=dtype).contiguous() for n in names}
-        save_file(part, folder / file, metadata=metadata)
+        save_file(part, folder / file, metadata=about)
         weight_map |= dict.fromkeys(names, file)
     if count > 1:
         total = sum(t.numel() * dtype.itemsize for t in tensors.values())
-        _write_json(folder / INDEX, {"metadata": {"total_size": total} | metadata, "weight_map": weight_map})
+        _write_json(folder / INDEX, {"metadata": {"total_size": total} | about, "weight_map": weight_map})
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,0 +1,90 @@
+"""Layout of a model folder's weight files: which tensors, in which shards, and how many bytes; no torch.
+
+The same functions decide what export writes and what a plan predicts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from burnish.config import ModelConfig
+from burnish.tables.families import FAMILIES
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ITEM = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}  # name in a file, bytes an element
+
+
+def tensor_shapes(config: ModelConfig, write_tied: bool = False) -> dict[str, tuple[int, ...]]:
+    """Checkpoint name -> shape of every tensor in the files; a tied head only with `write_tied`."""
+    names = FAMILIES[config.family].names
+    query, value = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    matrices = {"q": (query, config.hidden), "k": (value, config.hidden), "v": (value, config.hidden)}
+    matrices |= {"o": (config.hidden, query), "down": (config.hidden, config.ffn)}
+    matrices |= {"gate": (config.ffn, config.hidden), "up": (config.ffn, config.hidden)}
+    matrices |= {"embed": (config.vocab, config.hidden), "head": (config.vocab, config.hidden)}
+
+    def shape(ours: str) -> tuple[int, ...]:
+        return matrices.get(ours.removesuffix(".weight").split(".")[-1], (config.hidden,))
+
+    layer = {ours: theirs for ours, theirs in names.items() if "{i}" in ours}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for ours, theirs in names.items():
+        if ours in layer:  # all tensors of a layer, then the next layer
+            for i in range(config.layers) if ours == next(iter(layer)) else ():
+                shapes |= {file.replace("{i}", str(i)): shape(name) for name, file in layer.items()}
+        elif ours != "head.weight" or not config.tied or write_tied:
+            shapes[theirs] = shape(ours)
+    return shapes
+
+
+def metadata(config: ModelConfig, write_tied: bool = False) -> dict[str, str]:
+    """What every weight file says of itself: the framework, and which tensor is tied to which."""
+    names = FAMILIES[config.family].names
+    tie = f"{names['head.weight']}={names['embed.weight']}" if config.tied else "none"
+    return {"format": "pt", "tied": tie} | ({"tied_written": "true"} if config.tied and write_tied else {})
+
+
+def shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """Tensor names in order, cut into files of at most `limit` bytes; a larger tensor has a file of its own."""
+    parts: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if parts[-1] and filled + size > limit:
+            parts.append([])
+            filled = 0
+        parts[-1].append(name)
+        filled += size
+    return parts
+
+
+def file_name(number: int, count: int) -> str:
+    """Name of weight file `number` (from 1) of `count`."""
+    return SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def weight_bytes(config: ModelConfig, dtype: str, write_tied: bool, limit: int) -> int:
+    """Bytes of all weight files of a model folder, headers included."""
+    shapes = tensor_shapes(config, write_tied)
+    sizes = {name: prod(shape) * ITEM[dtype][1] for name, shape in shapes.items()}
+    about = metadata(config, write_tied)
+    return sum(_file_bytes({n: shapes[n] for n in names}, dtype, about) for names in shards(sizes, limit))
+
+
+def _file_bytes(shapes: Mapping[str, tuple[int, ...]], dtype: str, about: Mapping[str, str]) -> int:
+    """One safetensors file: 8 bytes, a JSON header padded to a multiple of 8, the data (format's README, "Format")."""
+    code, width = ITEM[dtype]
+    header: dict[str, object] = {"__metadata__": dict(about)}
+    at = 0
+    for name in _file_order(shapes):
+        end = at + prod(shapes[name]) * width
+        header[name] = {"dtype": code, "shape": list(shapes[name]), "data_offsets": [at, end]}
+        at = end
+    length = len(json.dumps(header, separators=(",", ":")))
+    return 8 + -(-length // 8) * 8 + at
+
+
+def _file_order(names: Iterable[str]) -> list[str]:
+    """The order in which safetensors lays out tensors of one type."""
+    return sorted(names)
