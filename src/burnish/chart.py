@@ -76,7 +76,7 @@ def loss_chart(report: Report) -> Html | None:
 
     x_ticks, y_ticks = ticks(left, right, 5), ticks(low, high, 5)
     grid = "".join(f"M0 {y:.1f}H{SIZE:g}" for _, y in place([(left, v) for v in y_ticks]))
-    smoothed = smooth(train, len(train) // 80)
+    smoothed = smooth(train, len(train) // 50)
     lines = [_line(grid, "grid"), _line(_path(place(downsample(train))), "raw")]
     lines.append(_line(_path(place(downsample(smoothed))), "train"))
     lines.append(_line(_path(place(downsample(held))), "held"))

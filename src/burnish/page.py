@@ -12,7 +12,12 @@ from burnish.units import MINUS, MISSING, date, parts, show, signed_percent
 
 _STATUS = {"done": "done", "partly": "partly done", "planned": "planned, not run"}
 _TILES_ACROSS = 3
-_HEADLINES = ("bits_per_byte", "baseline_bits_per_byte", "baseline")  # of quality: shown as tiles already
+_HEADLINES = (
+    "bits_per_byte",
+    "baseline_bits_per_byte",
+    "baseline",
+    "better_than_baseline_percent",
+)  # of quality: shown as tiles already
 _TABLE_ROWS = 16  # evaluations listed as numbers below the curve; the curve shows the others
 
 
@@ -31,7 +36,7 @@ def _header(report: Report) -> Html:
     facts: list[object] = [el("span", _STATUS[report.status], cls=f"status {report.status}")]
     if report.started:
         facts.append(el("time", date(report.started), datetime=report.started))
-    machine = report.machine.get("name") or report.machine.get("cpu") or report.planned_machine
+    machine = report.machine.get("processor") or report.planned_machine
     if machine:
         facts.append(el("span", machine))
     if report.total_seconds is not None:
@@ -193,7 +198,7 @@ def _checks(report: Report) -> Html | None:
     for name, value in report.checks.items():
         verdict = {True: "passed", False: "failed"}.get(value) if isinstance(value, bool) else None
         shown = el("span", verdict, cls=verdict) if verdict else el("span", _plain(value))
-        items.append(el("div", el("dt", name), el("dd", shown)))
+        items.append(el("div", el("dt", name.replace("_", " ")), el("dd", shown)))
     return _section("Checks", "Made on the exported files and the run itself.", el("dl", *items, cls="pairs"))
 
 
@@ -216,8 +221,8 @@ def _pairs(values: Mapping[str, object]) -> Html:
 
 
 def _unit_aware(name: str, value: object) -> str:
-    """Byte counts among free values are recognized by their name."""
-    is_size = name.endswith("bytes") and isinstance(value, int | float) and not isinstance(value, bool)
+    """Sizes among free values are recognized by their name."""
+    is_size = name.endswith(("bytes", "memory")) and isinstance(value, int | float) and not isinstance(value, bool)
     return show(float(value), "bytes") if is_size else _plain(value)  # type: ignore[arg-type]
 
 
@@ -233,8 +238,8 @@ def _recipe(report: Report) -> Html | None:
 
 
 def _machine(report: Report) -> Html | None:
-    machine = {"planned for": report.planned_machine} if report.planned_machine else {}
-    values = {**machine, **report.machine}
+    other = report.planned_machine != report.machine.get("processor", "")
+    values = {**({"planned for": report.planned_machine} if other else {}), **report.machine}
     return _section("Machine", "", _pairs(values)) if values else None
 
 

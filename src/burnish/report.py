@@ -155,6 +155,6 @@ def _quality_figures(run: Records) -> list[Figure]:
     if isinstance(base, float | int) and base:
         name = str(run.quality.get("baseline", "baseline"))
         change = 100.0 * (ours - base) / base
-        note = f"{name}: {base:.3f}"
+        note = f"{'better' if change < 0 else 'worse'} than {name}, {base:.3f}"
         figures.append(Figure(label="Against baseline", value=change, unit="percent", source="measured", note=note))
     return figures

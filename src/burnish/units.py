@@ -39,7 +39,9 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> tuple[str, st
 
 
 def _bytes(value: float) -> tuple[str, str]:
-    return _scaled(value, ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")))
+    if abs(value) < 2**10:
+        return f"{value:,.0f}", "B"
+    return _scaled(value, ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")))
 
 
 def _flops(value: float) -> tuple[str, str]:

@@ -96,7 +96,7 @@ def test_long_words_and_numbers_do_not_widen_a_phone(tmp_path):
     word = "Donaudampfschifffahrt" * 12
     plan = example.plan().model_copy(update={"recipe": word, "notes": (word,)})
     records = Records(
-        machine={"name": word, word: word},
+        machine={"processor": word, word: word},
         versions={"torch": word},
         measured={"flops.step": 9.87e23, "tokens_per_second": 123_456_789.0},
         samples=(Sample(prompt=word, text=word),),

@@ -78,7 +78,7 @@ def test_every_text_of_a_user_is_escaped():
     records = Records(
         started=bad,
         seconds={bad: 1.0},
-        machine={bad: bad, "name": bad, "list": [bad]},
+        machine={bad: bad, "processor": bad, "list": [bad]},
         versions={bad: bad},
         quality={bad: bad, "bits_per_byte": 1.0, "baseline_bits_per_byte": 2.0, "baseline": bad},
         samples=(Sample(prompt=bad, text=bad),),
