@@ -97,7 +97,7 @@ def predict(recipe: Recipe, work: Work) -> tuple[Work, tuple[Pass, ...]]:
         work = technique.module.predict(config, work, mesh)
         reason = technique.reason
         if config != technique.settings(recipe):
-            reason += "; chosen: " + ", ".join(f"{k} {v}" for k, v in config.model_dump(exclude_defaults=True).items())
+            reason += f"; chosen: {config}"
         taken.append(Pass(technique=technique.name, reason=reason, plan_only=technique.plan_only))
     return work, tuple(taken)
 

@@ -8,6 +8,7 @@ from burnish.describe import batch_arithmetic as batch_arithmetic
 from burnish.hardware import GIB, Chip, chip, detect
 from burnish.recipe import Recipe
 from burnish.records import Plan
+from burnish.techniques.precision import HIGH
 from burnish.work import Work, flops, fold
 
 
@@ -63,6 +64,8 @@ def _notes(recipe: Recipe, device: Chip, named: bool) -> tuple[str, ...]:
         notes.append("no step time: this machine's rates are not measured; `burnish run` measures them first")
     elif recipe.parallel.dp == 1:
         notes.append("step time is a floor: matrix products and memory traffic, nothing for launches")
+    if recipe.precision.compute != "fp32":
+        notes.append(f"in float32 whatever precision.compute is: {'; '.join(HIGH.values())}")
     if named:
         notes.append(f"planned for {device.name}, figures from: {device.source}")
     return tuple(notes)

@@ -68,6 +68,9 @@ class Config(Section):
             raise ValueError('mode budget and a budget above 0 go together, such as {mode: budget, budget: "2 GiB"}')
         return self
 
+    def __str__(self) -> str:
+        return f"every {self.every}" if self.mode == "every" else self.mode
+
 
 def layers_of(config: Config, layers: int) -> list[int]:
     """Indices of the layers that keep less."""

@@ -1,32 +1,47 @@
 """Mixed precision: matrix products in 16 bits, master weights and optimizer state in 32.
 
 Idea    Micikevicius et al. 2018, "Mixed precision training" (arXiv 1710.03740).
-Price   a 16-bit copy of the weights beside the 32-bit masters.
+Price   a 16-bit copy of the weights beside the 32-bit masters: 18 bytes a parameter within a step where fp32 takes 16.
 Gain    half the bytes of every saved activation, and the fast units of accelerators.
-Limits  norm statistics, the softmax and the loss stay in 32 bits.
+Limits  what `HIGH` names stays in 32 bits; fp16 needs a loss scale, because its smallest number is large.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from burnish.mesh import Mesh
 from burnish.section import Section
-from burnish.work import Work, shard_elements
+from burnish.work import Bytes, Work
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from burnish.train.step import Trainable
 
-PLAN_ONLY = True
+MASTER = 4  # bytes a parameter of its float32 master
+# Class of a module -> what it computes in float32 whatever its inputs are.
+HIGH = {
+    "RMSNorm": "mean square and its root",
+    "Attention": "softmax and its sums",
+    "LanguageModelLoss": "softmax over the vocabulary, loss, sum of the head's gradient",
+    "Decoder": "rotary angles until they are rounded once",
+}
 
 
 class Config(Section):
-    """`compute`: the format of matrix products and saved activations."""
+    """`compute`: the format of matrix products and saved activations. The others are for fp16.
+
+    `loss_scale` is where the factor on the loss starts; it doubles after `growth_steps` steps without overflow.
+    """
 
     compute: Literal["fp32", "bf16", "fp16"] = "fp32"
+    loss_scale: float = Field(default=2.0**10, ge=1, le=2.0**15)
+    growth_steps: int = Field(default=2000, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -39,14 +54,49 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
-    """The work with 16-bit activations and a 16-bit copy of the parameters beside the fp32 masters."""
+    """The work with 16-bit parameters and activations, fp32 gradients, and masters among the optimizer's state."""
     if config.compute == "fp32":
         return work
-    half = replace(work.bytes, activation=2, compute=2)
-    copy = sum(n * half.compute * shard_elements(shape, 1) for n, shape in work.shapes())
-    return replace(work, bytes=half, gathered=copy)
+    size = work.bytes
+    return replace(
+        work, bytes=replace(size, parameter=2, compute=2, gradient=4, optimizer=size.optimizer + MASTER, activation=2)
+    )
+
+
+def masters_as_parameters(size: Bytes) -> Bytes:
+    """The same bytes where shards of the parameters are the masters, and a 16-bit copy exists only while gathered."""
+    return size if size.parameter == MASTER else replace(size, parameter=MASTER, optimizer=size.optimizer - MASTER)
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
-    """Planned only: `train` refuses a recipe that needs it."""
-    raise AssertionError("a planned technique is refused before it is applied")
+    """Cast the parameters in place and put the optimizer on float32 masters; fp16 gets its loss scale.
+
+    A technique that keeps whole parameters itself takes them back with `trainable.optimizer.release()`.
+    """
+    if config.compute == "fp32":
+        return trainable
+    import torch
+
+    from burnish.ops.master_weights import LossScale, MasterWeights
+
+    assert isinstance(trainable.optimizer, torch.optim.AdamW)
+    half = config.compute == "fp16"
+    scale = LossScale(value=config.loss_scale, interval=config.growth_steps) if half else None
+    dtype = torch.float16 if half else torch.bfloat16
+    trainable.optimizer = MasterWeights(trainable.optimizer, trainable.parts, dtype, scale)
+    if scale is not None:
+        trainable.step = scale.guarded(trainable.step)
+    return trainable
+
+
+def kept_high(model: nn.Module) -> list[str]:
+    """What stays in float32 although `model` has 16-bit parameters, one line a kind of module, by name."""
+    lines = ["masters of all parameters, their gradients and both moments"]
+    for name, module in model.named_modules():
+        if what := HIGH.get(type(module).__name__):
+            every = re.sub(r"[.]\d+", ".*", name) or "the whole"
+            lines.append(f"{every}: {what}")
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.element_size() > 2:
+            lines.append(f"{name}: the parameter itself")
+    return list(dict.fromkeys(lines))

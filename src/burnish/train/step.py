@@ -27,12 +27,16 @@ class StepResult:
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or gradient norm that is not finite. The parameters and the optimizer are as before the step."""
+    """A loss or gradient norm that is not finite. The parameters and the optimizer are as before the step.
 
-    def __init__(self, loss: float, grad_norm: float) -> None:
+    `result` is what the step would have given.
+    """
+
+    def __init__(self, loss: float, grad_norm: float, result: StepResult | None = None) -> None:
         super().__init__(f"loss {loss}, gradient norm {grad_norm}")
         self.loss = loss
         self.grad_norm = grad_norm
+        self.result = result
 
 
 Step = Callable[[list[Batch], float], StepResult]
@@ -132,7 +136,7 @@ def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) 
         optimizer.zero_grad(set_to_none=True)
     ranks.updated()
     if not finite:
-        raise NonFiniteError(result.loss, result.grad_norm)
+        raise NonFiniteError(result.loss, result.grad_norm, result)
     return result
 
 
