@@ -121,9 +121,9 @@ def prove(
 @recipes.command("list")
 def recipe_list() -> None:
     """Name the shipped recipes."""
-    from burnish import recipe_files
+    from burnish.recipes import shipped
 
-    for name, about in recipe_files.shipped().items():
+    for name, about in shipped().items():
         print(f"{name:<18}{about}")
 
 

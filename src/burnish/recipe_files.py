@@ -5,7 +5,6 @@ YAML is read without eval and by the rules of YAML 1.2 (`off` is a word, `3e-4` 
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import json
@@ -18,6 +17,7 @@ import yaml
 
 from burnish.errors import UserError, nearest
 from burnish.recipe import Recipe, build, replace
+from burnish.recipes import shipped
 from burnish.records import write_text
 
 LOCK_NAME = "recipe.lock.yaml"
@@ -35,16 +35,6 @@ _Yaml12.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false
 _Yaml12.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?$"), list("-+.0123456789")
 )
-
-
-def shipped() -> dict[str, str]:
-    """Names of the recipes in the package with the first line of what each says of itself; imports none of them."""
-    found = {}
-    for path in sorted((Path(__file__).parent / "recipes").glob("[a-z]*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and node.name == path.stem:
-                found[path.stem.replace("_", "-")] = (ast.get_docstring(node) or "").split("\n")[0]
-    return found
 
 
 def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
