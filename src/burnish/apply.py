@@ -83,14 +83,17 @@ def passes(recipe: Recipe) -> list[Technique]:
     return chosen
 
 
-def mesh_of(recipe: Recipe) -> Mesh:
-    """The arrangement of ranks a recipe asks for."""
-    return Mesh(dp=recipe.parallel.dp, shard=recipe.parallel.shard, per_node=recipe.machine.per_node)
+def mesh_of(recipe: Recipe, rank: int = 0) -> Mesh:
+    """The arrangement of ranks a recipe asks for, as `rank` sees it."""
+    return Mesh(dp=recipe.parallel.dp, shard=recipe.parallel.shard, per_node=recipe.machine.per_node, rank=rank)
 
 
-def predict(recipe: Recipe, work: Work) -> tuple[Work, tuple[Pass, ...]]:
-    """The description after every technique, and the passes taken. Raises UserError when one does not fit the work."""
-    mesh = mesh_of(recipe)
+def predict(recipe: Recipe, work: Work, rank: int = 0) -> tuple[Work, tuple[Pass, ...]]:
+    """The description of `rank` after every technique, and the passes taken. Raises UserError when one does not fit.
+
+    The first rank holds as much as any: shards of an odd size are largest there.
+    """
+    mesh = mesh_of(recipe, rank)
     taken = []
     for technique in passes(recipe):
         config = technique.settled(recipe, work, mesh)

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from burnish.groups import local
 from burnish.work import BACKWARD, FORWARD, RECOMPUTE, STEP, Observation
 
 if TYPE_CHECKING:
@@ -117,36 +118,33 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a distributed tensor, or the tensor itself."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+def storage_bytes(tensors: Iterable[Tensor | None]) -> int:
+    """Bytes of the distinct storages on this rank that `tensors` are kept in, padding and all."""
+    storages = [local(t).untyped_storage() for t in tensors if t is not None]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def _bytes(tensors: Any) -> int:
-    """Bytes of distinct tensors."""
-    return sum({id(t): local(t).nbytes for t in tensors if t is not None}.values())
-
-
-def observe(trainable: Trainable, batch: list[Batch], lr: float, axes: dict[str, str] | None = None) -> Observation:
-    """Run one optimizer step of `trainable` on the micro batches `batch` and count what it did.
+def observe(trainable: Trainable, batch: list[Batch], lr: float) -> Observation:
+    """Run one optimizer step of `trainable` on the micro batches `batch` and count what it did on this rank.
 
     The step is a real one. `saved` is the mean over the micro batches of what their forwards kept for backward.
     """
-    return observed_step(trainable, batch, lr, axes)[1]
+    return observed_step(trainable, batch, lr)[1]
 
 
-def observed_step(
-    trainable: Trainable, batch: list[Batch], lr: float, axes: dict[str, str] | None = None
-) -> tuple[Any, Observation]:
+def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[Any, Observation]:
     """As `observe`, with the step's own result."""
-    recorder = _Recorder(axes or {})
+    recorder = _Recorder(trainable.ranks.axes)
     saved = _SavedBytes(trainable.parts)
-    held: Counter[str] = Counter()
+    gradient = 0
 
-    def before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
-        held["gradient"] = _bytes(p.grad for part in trainable.parts for p in part.parameters())
+    def note_gradients(*_: Any) -> None:
+        nonlocal gradient
+        held = [p.grad for p in _parameters(trainable)]
+        gradient = max(gradient, storage_bytes([*held, *trainable.ranks.held_apart()]))
 
-    handles = [trainable.optimizer.register_step_pre_hook(before_update)]
+    handles = [trainable.optimizer.register_step_pre_hook(note_gradients)]
+    handles += [part.register_forward_pre_hook(note_gradients, prepend=True) for part in trainable.parts]
     for part in trainable.parts:
         handles += _depth_hooks(part, recorder)
     try:
@@ -157,11 +155,19 @@ def observed_step(
             handle.remove()
     seen = recorder.seen
     seen["saved", FORWARD, "", ""] = saved.total // max(len(batch), 1)
-    seen["gradient", "", "", ""] = held["gradient"]
-    seen["parameter", "", "", ""] = _bytes(p for part in trainable.parts for p in part.parameters())
+    seen["gradient", "", "", ""] = gradient
+    seen["parameter", "", "", ""] = storage_bytes(_parameters(trainable))
     states = [v for state in trainable.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
-    seen["optimizer", "", "", ""] = _bytes(states)
+    seen["optimizer", "", "", ""] = storage_bytes(states)
     return result, Counter({key: value for key, value in seen.items() if value})
+
+
+def _parameters(trainable: Trainable) -> Iterator[Tensor]:
+    """What the modules compute with and what the optimizer updates; not the same tensors where states are split."""
+    for part in trainable.parts:
+        yield from part.parameters()
+    for group in trainable.optimizer.param_groups:
+        yield from group["params"]
 
 
 def _depth_hooks(part: nn.Module, recorder: _Recorder) -> list[Any]:

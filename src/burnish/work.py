@@ -77,10 +77,10 @@ class Block:
 class Bytes:
     """Bytes an element, by what it is: the part of a software stack that decides state sizes."""
 
-    parameter: int = 4
+    parameter: N = 4
     compute: int = 4  # the copy of a parameter that takes part in matrix products
     gradient: int = 4
-    optimizer: int = 8
+    optimizer: N = 8
     optimizer_tensor: int = 4  # per parameter tensor: AdamW keeps its step count as one fp32 scalar
     activation: int = 4
     statistic: int = 4

@@ -1,11 +1,27 @@
 """Data parallelism with ZeRO: split optimizer state, gradients and parameters over the data-parallel ranks.
 
-Idea    Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models" (arXiv 1910.02054).
-        stage 1 splits the optimizer state, stage 2 the gradients too, stage 3 the parameters too.
-Price   bytes on the data-parallel axis per step, with A micro batches and P bytes of parameters: stage 0 one all-reduce;
-        stage 1 a reduce-scatter and an all-gather; stage 2 A reduce-scatters and one all-gather after the step, none in
-        forward; stage 3 A reduce-scatters and 2A all-gathers.
-Limits  stage 2 moves more bytes than stage 1 under accumulation: prefer stage 1 while whole gradients fit.
+Idea    Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models" (arXiv 1910.02054):
+        every rank sees its own rows; stage 0 keeps all states on each rank, stage 1 splits the optimizer state, stage 2
+        the gradients too, stage 3 the parameters too. Splitting is by rows of each tensor, padded to equal parts, as
+        PyTorch's fully sharded data parallel does it (Zhao et al. 2023, arXiv 2304.11277).
+        Hybrid: `parallel.shard` < `parallel.dp` splits over `shard` neighbours and keeps copies across (section 3.2.2
+        there).
+Gain    bytes an element and rank for a stack of p bytes of parameters, c of parameters in compute, g of gradients and o of
+        optimizer, over N shards (the paper's section 5 has p+c = 2, g = 2, o = 12 with the masters counted in o):
+            stage 0   p + g + o
+            stage 1   c + (p + o)/N + g while micro batches add up, g/N with one
+            stage 2   c + (p + g + o)/N
+            stage 3   (p + g + o)/N
+        Ours in float32 has p = c = g = 4 and o = 8: 16, 4 + 12/N + (4 or 4/N), 4 + 16/N and 16/N; with 16-bit compute c = 2.
+        The whole copy c stands beside the float32 shards it is gathered from.
+Price   bytes sent on the data-parallel axis in a step of A micro batches, P of parameters and G of gradients:
+            stage 0   one all-reduce of G
+            stage 1   a reduce-scatter of G in the last backward, an all-gather of P after the update
+            stage 2   A reduce-scatters of G, one all-gather of P after the update and none in forward
+            stage 3   A reduce-scatters of G, 2 A all-gathers of P: in forward and again in backward
+        with copies, also one all-reduce of G/shards; always one of 32 bytes: loss, labels, tokens, squared norm.
+Limits  stage 2 sends more than stage 1 when A > 1: stage 1 is the better one where whole gradients fit. Stages 2 and 3
+        hold whole gradients of one group at a time, and those of what stands outside the layers until backward ends.
 """
 
 from __future__ import annotations
@@ -15,20 +31,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
-from burnish.mesh import Mesh, N
+from burnish.errors import UserError
+from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
-from burnish.work import BACKWARD, FORWARD, STEP, Comm, Sharding, Work, shard_elements
+from burnish.techniques.precision import masters_as_parameters
+from burnish.work import BACKWARD, FORWARD, STEP, Bytes, Comm, Sharding, Work, shard_elements
 
 if TYPE_CHECKING:
     from burnish.train.step import Trainable
 
-PLAN_ONLY = True
+SUMS = 4 * 8  # bytes of what a step sums over all ranks: four numbers in float64
 
 
 class Config(Section):
-    """`stage` 0 (plain data parallel), 1, 2 or 3."""
+    """`stage` 0 (plain data parallel), 1, 2 or 3. `offload` keeps what is split in host memory between uses."""
 
     stage: Literal[0, 1, 2, 3] = 0
+    offload: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -37,7 +56,25 @@ class Config(Section):
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Every stage is allowed on every number of ranks."""
+    """Raises UserError for a stage that would split nothing and for shards that do not fit the ranks."""
+    dp, shard = mesh.dp, mesh.shard
+    if shard and dp % shard:
+        raise UserError(f"parallel.shard {shard} does not divide parallel.dp {dp}; use {_divisors(int(dp))}")
+    if config.stage == 0 and shard not in (0, dp):
+        raise UserError(
+            f"parallel.shard {shard}: zero stage 0 splits nothing; use stage 1, 2 or 3, or parallel.shard=0"
+        )
+    if config.stage == 0 and config.offload:
+        raise UserError("parallel.zero.offload moves what is split, and stage 0 splits nothing; use stage 1, 2 or 3")
+    if config.stage and mesh.shards == 1 and dp > 1:
+        raise UserError(
+            f"parallel.shard 1 with zero stage {config.stage} splits nothing; use stage 0, or parallel.shard of "
+            f"{_divisors(int(dp))[1:]}"
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
@@ -45,29 +82,88 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
 
     One collective a group of parameters: each decoder layer is a group, all that stands outside the layers is one more.
     """
+    sums = _comm("all_reduce", "dp", STEP, mesh.dp > 1, SUMS, 1)
+    if config.stage == 0:
+        gradients = work.bytes.gradient * sum(n * shard_elements(shape, 1) for n, shape in work.shapes())
+        reduce = _comm("all_reduce", "dp", BACKWARD, mesh.dp > 1, gradients, _groups(work), once=True)
+        return replace(work, comms=(*work.comms, reduce, sums))
+    return replace(_sharded(config, work, mesh), comms=work.comms + _collectives(config.stage, work, mesh) + (sums,))
+
+
+def _sharded(config: Config, work: Work, mesh: Mesh) -> Work:
+    """The states of one rank. On one rank nothing is split, unless its states are offloaded."""
     parts, stage = mesh.shards, config.stage
-    padded = sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes())
-    whole = padded * work.bytes.compute
-    groups = sum(block.layers for block in work.blocks if block.entering) + 1
-    comms = _collectives(stage, padded * work.bytes.gradient, whole, groups)
-    if stage == 0:
-        return replace(work, comms=work.comms + comms)
-    split = Sharding(parameter=parts, gradient=parts if stage >= 2 else 1, optimizer=parts)
-    return replace(work, sharding=split, gathered=whole if stage < 3 else 0, comms=work.comms + comms)
+    apart = pick((parts > 1) | config.offload, 1, 0)
+    work = replace(work, bytes=_masters_apart(work.bytes, apart))
+    whole_gradients = pick(work.micro > 1, 1, parts) if stage == 1 else parts
+    split = Sharding(parts, whole_gradients, parts, mesh.shard_index, config.offload)
+    padded = _padded(work, parts)
+    gathered = apart * padded * work.bytes.compute if stage < 3 else 0
+    return replace(work, sharding=split, gathered=gathered, passing=apart * _passing(stage, work, parts))
 
 
-def _collectives(stage: int, gradients: N, parameters: N, groups: N) -> tuple[Comm, ...]:
-    """Collectives of one optimizer step; a micro batch's own stand in forward and backward."""
-    gather = Comm("all_gather", "dp", STEP, parameters, groups)
-    scatter = Comm("reduce_scatter", "dp", STEP, gradients, groups)
-    return {
-        0: (Comm("all_reduce", "dp", STEP, gradients, groups),),
-        1: (scatter, gather),
-        2: (replace(scatter, phase=BACKWARD), gather),
-        3: (replace(gather, phase=FORWARD), replace(gather, phase=BACKWARD), replace(scatter, phase=BACKWARD)),
-    }[stage]
+def _masters_apart(size: Bytes, apart: N) -> Bytes:
+    """With 16-bit compute the shards are the masters, where there are shards."""
+    split = masters_as_parameters(size)
+    if split == size:
+        return size
+    parameter, optimizer = (
+        pick(apart, getattr(split, name), getattr(size, name)) for name in ("parameter", "optimizer")
+    )
+    return replace(split, parameter=parameter, optimizer=optimizer)
+
+
+def _padded(work: Work, parts: N) -> N:
+    """Elements of all parameters with every tensor padded to `parts` equal parts."""
+    return sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes())
+
+
+def _passing(stage: int, work: Work, parts: N) -> N:
+    return 0
+
+
+def _groups(work: Work) -> N:
+    """Groups of parameters that are gathered and reduced together: the layers, and the rest."""
+    return sum(block.layers for block in work.blocks if block.entering) + 1
+
+
+def _collectives(stage: int, work: Work, mesh: Mesh) -> tuple[Comm, ...]:
+    """Collectives that gather parameters and reduce gradients; those of a micro batch stand in forward and backward."""
+    parts, groups = mesh.shards, _groups(work)
+    padded = _padded(work, parts)
+    parameters, gradients, split = padded * work.bytes.compute, padded * work.bytes.gradient, parts > 1
+    copies = _comm("all_reduce", "replicate", BACKWARD, mesh.replicas > 1, gradients // parts, groups, once=True)
+    scatter = _comm("reduce_scatter", "shard", BACKWARD, split, gradients, groups, once=stage == 1)
+    if stage < 3:
+        return scatter, copies, _comm("all_gather", "shard", STEP, split, parameters, groups)
+    gathers = tuple(_comm("all_gather", "shard", phase, split, parameters, groups) for phase in (FORWARD, BACKWARD))
+    return (*gathers, scatter, copies)
+
+
+def _comm(kind: str, axis: str, phase: str, happens: Any, size: N, count: N, once: bool = False) -> Comm:
+    """Collectives that take place only where there is more than one rank on their axis."""
+    return Comm(kind, axis, phase, pick(happens, size, 0), pick(happens, count, 0), once)
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
-    """Planned only: `train` refuses a recipe that needs it."""
-    raise AssertionError("a planned technique is refused before it is applied")
+    """Split the trainable's states over the ranks that were started, and make its step one of all of them.
+
+    Raises UserError when the ranks started are not `mesh.world` or start from different weights, and for offload without
+    an accelerator.
+    """
+    from burnish.groups import check_started, make_groups
+    from burnish.ops.replicas import Replicas
+    from burnish.ops.zero_engine import Shards
+
+    check_started(mesh)
+    if mesh.world == 1 and not config.offload:
+        return trainable
+    device = next(trainable.parts[0].parameters()).device
+    if config.offload and device.type == "cpu":
+        raise UserError("parallel.zero.offload: the states are in host memory already; it needs an accelerator")
+    groups = make_groups(mesh, device)
+    if config.stage == 0:
+        trainable.ranks = Replicas(trainable.parts[0], groups)
+    else:
+        trainable.ranks = Shards(trainable, groups, config.stage, config.offload)
+    return trainable

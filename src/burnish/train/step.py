@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,6 +61,10 @@ class Ranks(Protocol):
     def updated(self) -> None:
         """The update is done, or was left out."""
 
+    def held_apart(self) -> Iterable[Tensor]:
+        """Gradients between micro batches that are not in `.grad`, for whoever counts them."""
+        ...
+
 
 class Alone:
     """One process: nothing to share."""
@@ -78,6 +82,9 @@ class Alone:
         return loss, labels, tokens, norm
 
     def updated(self) -> None: ...
+
+    def held_apart(self) -> Iterable[Tensor]:
+        return ()
 
 
 @dataclass

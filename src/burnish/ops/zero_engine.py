@@ -1,0 +1,117 @@
+"""Shards: one engine for ZeRO stages 1, 2 and 3 over PyTorch's fully sharded data parallel (FSDP2).
+
+The stages differ in when parameters are gathered and gradients reduced (Rajbhandari et al. 2020, arXiv 1910.02054, sections
+5 and 7):
+
+    stage   parameters whole            gathered                       gradients reduced
+    1       between updates             after the update               in the backward of the last micro batch
+    2       between updates             after the update               in every backward
+    3       while a group is in use     in forward, and in backward    in every backward
+
+Stages 1 and 2 drop the whole parameters in the last backward and gather them again once the shards are updated. Keeping
+them instead would train nothing without a word: forward would go on with the old values. `reduced` refuses that.
+
+With 16-bit compute the shards are the float32 masters, and what is gathered is rounded on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from burnish.groups import Groups, local
+from burnish.ops.master_weights import MasterWeights
+from burnish.ops.replicas import Sums, check_same_weights
+
+if TYPE_CHECKING:
+    from burnish.train.step import Trainable
+
+
+class Shards(Sums):
+    """Ranks that each hold a part of every state. The optimizer's groups and settings are kept, its parameters replaced."""
+
+    def __init__(self, trainable: Trainable, groups: Groups, stage: int, offload: bool = False) -> None:
+        loss = trainable.parts[0]
+        super().__init__(groups, next(loss.parameters()).device)
+        self.stage = stage
+        self.scale = None
+        compute = MixedPrecisionPolicy(cast_forward_inputs=False)
+        if isinstance(masters := trainable.optimizer, MasterWeights):
+            self.scale, trainable.optimizer = masters.scale, masters.release()
+            compute = MixedPrecisionPolicy(masters.dtype, torch.float32, cast_forward_inputs=False)
+        assert not trainable.optimizer.state, "states are split before the first step"
+        check_same_weights(loss, groups)
+        before = dict(loss.named_parameters(remove_duplicate=False))
+        self.root = shard(loss, groups, stage, compute, CPUOffloadPolicy() if offload else OffloadPolicy())
+        after = dict(self.root.named_parameters(remove_duplicate=False))
+        sharded = {whole: after[name] for name, whole in before.items()}
+        self.optimizer = trainable.optimizer
+        for group in self.optimizer.param_groups:
+            group["params"] = [sharded[p] for p in group["params"]]
+        self.updated()
+
+    def counts_norm(self) -> bool:
+        """Copies of a shard count once."""
+        return self.groups.first_replica
+
+    def before(self, index: int, count: int) -> None:
+        """Set what the backward of this micro batch does; only the last of a step does everything."""
+        last = index == count - 1
+        if self.stage < 3:
+            self.root.set_reshard_after_backward(last)
+        if self.stage == 1:
+            self.root.set_requires_gradient_sync(last)
+        else:
+            self.root.set_requires_all_reduce(last)
+
+    def reduced(self) -> None:
+        """No whole parameter may outlive the update that changes its shards. A loss scale is divided out of the shards."""
+        if not all(isinstance(p, DTensor) for p in self.root.parameters()):
+            raise AssertionError(
+                "whole parameters are kept over an update of their shards: forward would use old values"
+            )
+        if self.scale is not None:
+            held = [
+                local(p.grad) for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None
+            ]
+            torch._foreach_div_(held, self.scale.value)
+
+    def updated(self) -> None:
+        """Stages 1 and 2: whole parameters for the next step's forward, from the shards as they are now."""
+        if self.stage < 3:
+            for module in units(self.root):
+                module.unshard()
+
+    def held_apart(self) -> Iterator[Tensor]:
+        """Gradients that wait inside the sharding, not in `.grad`: whole ones in float32, and shards before their copies
+        are added."""
+        for module in units(self.root):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                kept = [p.unsharded_accumulated_grad for p in group.fsdp_params] + [group._partial_reduce_output]
+                yield from (tensor for tensor in kept if tensor is not None)
+
+
+def units(root: Any) -> Iterator[FSDPModule]:
+    """The modules whose parameters travel together, the root first."""
+    return (module for module in root.modules() if isinstance(module, FSDPModule))
+
+
+def shard(loss: Any, groups: Groups, stage: int, compute: MixedPrecisionPolicy, offload: OffloadPolicy) -> Any:
+    """Make each layer, and all that is outside the layers, a unit whose parameters are gathered and reduced together.
+
+    Gradients are summed, never averaged: the step divides by the labels of all ranks.
+    """
+    settings: dict[str, Any] = {"mesh": groups.device_mesh, "reshard_after_forward": stage == 3}
+    settings |= {"mp_policy": compute, "offload_policy": offload}
+    for layer in loss.model.layers:
+        fully_shard(layer, **settings)
+    root: Any = fully_shard(loss, **settings)
+    for module in units(root):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+    return root
