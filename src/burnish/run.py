@@ -65,7 +65,7 @@ def run(
     _require_torch()
     from burnish.data.prepare import prepare
     from burnish.measure import clock
-    from burnish.runnable import check_runnable, make_loss, make_trainable, pick_device, settle_compile
+    from burnish.runnable import check_runnable, make_loss, make_trainable, pick_device, processor, settle_compile
 
     screen = Screen(quiet)
     device, device_note = pick_device(recipe.machine.device)
@@ -78,7 +78,7 @@ def run(
     screen.say(f"{recipe.name}: on {detect().name} ({device_note}), {recipe.machine.threads} threads, in {place.path}")
     with screen.task("tokenize") as watch, clock(found.seconds, "data"):
         data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch)
-    this_lock = lock.make_lock(data.fingerprints, detect().name, device)
+    this_lock = lock.make_lock(data.fingerprints, processor(), device)
     found.notes += lock.check_lock(locked, this_lock, name) if locked else []
     with clock(found.seconds, "build"):
         loss = make_loss(recipe, device)

@@ -12,6 +12,7 @@ from burnish import apply
 from burnish.describe import batch_arithmetic
 from burnish.errors import UserError
 from burnish.export.safetensors import load_folder
+from burnish.hardware import detect
 from burnish.measure import measured_keys, observed_step
 from burnish.models.decoder import Decoder
 from burnish.models.layers import check_attention
@@ -35,6 +36,11 @@ def pick_device(wanted: str) -> tuple[str, str]:
     if wanted == "auto":
         return ("cuda", "CUDA found") if there else ("cpu", "no CUDA device found")
     return wanted, "as machine.device says"
+
+
+def processor() -> str:
+    """The processor and its vector instructions, which decide how sums round."""
+    return f"{detect().name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def check_runnable(recipe: Recipe) -> None:
