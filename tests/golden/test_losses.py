@@ -1,7 +1,8 @@
 """Golden losses: twenty steps of a small recipe give the numbers kept in git.
 
-Equality is asserted where the file was made (processor, its vector instructions, torch version); elsewhere kernels round differently and the
-numbers must agree to 1e-3. `python tests/golden/test_losses.py` writes the file again, to be read in the diff.
+Equality is asserted where the file was made (processor, its vector instructions, torch version); elsewhere kernels round
+differently and the numbers must agree to 1e-3. `python tests/golden/test_losses.py` writes the file again, to be read in
+the diff.
 """
 
 import json
