@@ -138,7 +138,7 @@ BARS = (
 
 
 def number(value: float) -> str:
-    """Up to four significant digits, never rounded up to a bar it misses by more than that."""
+    """Up to four significant digits; whether a bar is met is decided on the unrounded value."""
     return f"{value:.4g}"
 
 

@@ -24,6 +24,7 @@ make_venv() {
   fi
   echo "making .venv with burnish[$extra] (minutes the first time)"
   [ -x .venv/bin/python ] || "$python" -m venv .venv || exit 1
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extra]" || exit 1
+  .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[$extra]" > .venv/burnish-install.log 2>&1 \
+    || { tail -n 20 .venv/burnish-install.log >&2; exit 1; }
   echo "$stamp $extra" > .venv/burnish-stamp
 }

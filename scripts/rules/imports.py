@@ -15,7 +15,7 @@ LAYERS = (
     ("__init__", "errors"),
     ("tables", "units", "markup", "section", "mesh", "models"),
     ("config", "work", "hardware", "records", "groups"),
-    ("ops", "data", "describe", "reported"),
+    ("ops", "data", "describe", "reported", "layout"),
     ("techniques",),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
     ("apply", "plan", "lock", "run_folder"),
