@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from burnish.config import ModelConfig
-from burnish.mesh import N
+from burnish.mesh import N, pick
 from burnish.work import ACTIVATION, INDEX, STATISTIC, Block, Op, Saved, Work
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SAVED_TABLE = "torch 2.13"
 
 @dataclass(frozen=True)
 class Shapes:
-    """One micro batch: `rows` of `seq` tokens, `micro` of them a step on each rank.
+    """One micro batch: `rows` of `seq` tokens, `micro` of them a step on each rank, the last one of `rest` rows if not 0.
 
     `pairs` is the sum of squared piece lengths over all rows, the size of full attention; None means whole rows.
     """
@@ -31,14 +31,21 @@ class Shapes:
     rows: N
     seq: int
     micro: N = 1
+    rest: N = 0
     pairs: N | None = None
     packed: bool = False  # rows of several pieces, whose attention outputs are joined, and positions given per row
+
+    @property
+    def step_rows(self) -> N:
+        """Rows of one step on one rank."""
+        return self.rows * self.micro - pick(self.rest > 0, self.rows - self.rest, 0)
 
 
 def shapes_of(recipe: Recipe) -> Shapes:
     """The micro batch of a recipe as the description needs it."""
     arithmetic = batch_arithmetic(recipe)
-    return Shapes(rows=recipe.train.micro_batch, seq=recipe.data.seq, micro=arithmetic["micro_batches"])
+    rows, rank_rows = recipe.train.micro_batch, arithmetic["rows_per_rank"]
+    return Shapes(rows, recipe.data.seq, arithmetic["micro_batches"], rest=rank_rows % rows)
 
 
 def batch_arithmetic(recipe: Recipe) -> dict[str, int]:
@@ -105,7 +112,7 @@ def describe(model: ModelConfig, shapes: Shapes) -> Work:
         Block("layer", model.layers, layer, entering=Saved("input", ACTIVATION, T * H)),
         Block("head", 1, (norm("norm", T, H), head(T, H, V, model.tied))),
     )
-    return Work(blocks, shapes.micro, T)
+    return Work(blocks, shapes.micro, T, shapes.step_rows * shapes.seq)
 
 
 def head(tokens: N, hidden: int, vocab: int, tied: bool) -> Op:

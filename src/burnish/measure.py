@@ -127,7 +127,7 @@ def storage_bytes(tensors: Iterable[Tensor | None]) -> int:
 def observe(trainable: Trainable, batch: list[Batch], lr: float) -> Observation:
     """Run one optimizer step of `trainable` on the micro batches `batch` and count what it did on this rank.
 
-    The step is a real one. `saved` is the mean over the micro batches of what their forwards kept for backward.
+    The step is a real one. `saved` is the most that the forward of a micro batch kept for its backward.
     """
     return observed_step(trainable, batch, lr)[1]
 
@@ -144,7 +144,9 @@ def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[
         gradient = max(gradient, storage_bytes([*held, *trainable.ranks.held_apart()]))
 
     handles = [trainable.optimizer.register_step_pre_hook(note_gradients)]
-    handles += [part.register_forward_pre_hook(note_gradients, prepend=True) for part in trainable.parts]
+    for part in trainable.parts:
+        handles.append(part.register_forward_pre_hook(note_gradients, prepend=True))
+        handles.append(part.register_forward_pre_hook(lambda *_: saved.begin(), prepend=True))
     for part in trainable.parts:
         handles += _depth_hooks(part, recorder)
     try:
@@ -154,7 +156,7 @@ def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[
         for handle in handles:
             handle.remove()
     seen = recorder.seen
-    seen["saved", FORWARD, "", ""] = saved.total // max(len(batch), 1)
+    seen["saved", FORWARD, "", ""] = saved.most
     seen["gradient", "", "", ""] = gradient
     seen["parameter", "", "", ""] = storage_bytes(_parameters(trainable))
     states = [v for state in trainable.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
@@ -181,10 +183,10 @@ def _depth_hooks(part: nn.Module, recorder: _Recorder) -> list[Any]:
 
 
 class _SavedBytes:
-    """Context that sums the bytes of distinct storages saved for backward, parameters left out."""
+    """Context that sums the bytes of distinct storages saved for backward, parameters left out, a micro batch at a time."""
 
     def __init__(self, parts: list[nn.Module]) -> None:
-        self.total = 0
+        self.total = self.most = 0
         self._storages: dict[int, Any] = {}  # kept alive, so that no address is counted for two tensors
         self._parts = parts
         self._hooks: Any = nullcontext()
@@ -196,7 +198,13 @@ class _SavedBytes:
         if storage.data_ptr() not in owned and storage.data_ptr() not in self._storages:
             self._storages[storage.data_ptr()] = storage
             self.total += storage.nbytes()
+            self.most = max(self.most, self.total)
         return tensor
+
+    def begin(self) -> None:
+        """The next micro batch."""
+        self.total = 0
+        self._storages.clear()
 
     def __enter__(self) -> _SavedBytes:
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)

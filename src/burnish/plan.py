@@ -46,7 +46,7 @@ def file_bytes(recipe: Recipe) -> int:
 
 def _step(recipe: Recipe, work: Work, device: Chip) -> dict[str, float]:
     """FLOPs, collectives and, where the machine's rates are known, seconds of one step on one rank."""
-    step: dict[str, float] = {"flops.step": float(sum(flops(work)) * work.micro)}
+    step: dict[str, float] = {"flops.step": float(sum(flops(work)))}
     seen = fold(work)
     for metric, key in (("comm_count", "comm.count"), ("comm_bytes", "comm.bytes")):
         if total := sum(value for (name, *_), value in seen.items() if name == metric):

@@ -19,9 +19,13 @@ PASSES_OVER_STATE = 7
 
 
 def step_bytes(work: Work) -> dict[str, N]:
-    """Bytes on one rank at the fullest moment, by kind. Gradients appear as saved tensors go, so the sum is a ceiling."""
-    kinds = {f"{name}s" if name != "optimizer" else name: size for name, size in state_bytes(work).items()}
-    return {**kinds, "saved": saved_bytes(work)}
+    """Bytes on one rank at the fullest moment, by kind; offloaded shards are not there. Gradients appear as saved tensors
+    go, so the sum is a ceiling."""
+    state = state_bytes(work)
+    if work.sharding.offloaded:
+        state = {"parameter": work.gathered, "gradient": 0, "optimizer": 0}
+    kinds = {f"{name}s" if name != "optimizer" else name: size for name, size in state.items()}
+    return {**kinds, "saved": saved_bytes(work), "passing": work.passing}
 
 
 def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> float | np.ndarray | None:
@@ -29,7 +33,7 @@ def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> float | np.nd
     rate = chip.flops.get(compute, 0.0)
     if not rate or not chip.bandwidth:
         return None
-    products = sum(flops(work)) * work.micro / rate
+    products = sum(flops(work)) / rate
     state = state_bytes(work)["parameter"]
-    traffic = PASSES_OVER_SAVED * saved_bytes(work) * work.micro + PASSES_OVER_STATE * state
+    traffic = PASSES_OVER_SAVED * saved_bytes(work) * work.step_tokens / work.tokens + PASSES_OVER_STATE * state
     return products + traffic / chip.bandwidth

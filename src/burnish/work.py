@@ -107,7 +107,8 @@ class Work:
 
     blocks: tuple[Block, ...]
     micro: N
-    tokens: N  # per micro batch
+    tokens: N  # per micro batch, the last of a step may be smaller
+    step_tokens: N  # of all micro batches of a step
     bytes: Bytes = Bytes()
     sharding: Sharding = Sharding()
     comms: tuple[Comm, ...] = ()
@@ -153,9 +154,8 @@ def fold(work: Work) -> Observation:
     for metric, size in state_bytes(work).items():
         seen[metric, "", "", ""] = size
     seen["saved", FORWARD, "", ""] = saved_bytes(work)
-    forward, recomputed, backward = flops(work)
-    for phase, count in ((FORWARD, forward), (RECOMPUTE, recomputed), (BACKWARD, backward)):
-        seen["flops", phase, "", ""] = count * work.micro
+    for phase, count in zip((FORWARD, RECOMPUTE, BACKWARD), flops(work), strict=True):
+        seen["flops", phase, "", ""] = count
     for layers, comm in _comms(work):
         times = layers if comm.once or comm.phase == STEP else layers * work.micro
         key = (comm.phase, comm.axis, comm.kind)
@@ -193,11 +193,17 @@ def saved_bytes(work: Work) -> N:
 
 
 def flops(work: Work) -> tuple[N, N, N]:
-    """FLOPs of one micro batch: forward, recomputed, backward."""
+    """FLOPs of one step: forward, recomputed, backward. All of them grow with the rows, so a ragged rest is a share."""
     forward = sum(block.layers * op.flops for block in work.blocks for op in block.ops)
     recomputed = sum(block.layers * block.recomputed for block in work.blocks)
     backward = sum(block.layers * op.backward for block in work.blocks for op in block.ops)
-    return forward, recomputed, backward
+    return _of_step(forward, work), _of_step(recomputed, work), _of_step(backward, work)
+
+
+def _of_step(count: N, work: Work) -> N:
+    """From one full micro batch to the step; divided first where that is exact, so that int64 holds what a step takes."""
+    whole, rest = work.step_tokens // work.tokens, work.step_tokens % work.tokens
+    return count * whole + count // work.tokens * rest
 
 
 def _comms(work: Work) -> Iterator[tuple[N, Comm]]:

@@ -77,3 +77,10 @@ def test_predicted_equals_observed_for_packed_rows(settings: str) -> None:
     pieces = (9, 20, 12)
     shapes = Shapes(rows=2, seq=41, micro=2, pairs=2 * sum(n * n for n in pieces), packed=True)
     compare(recipe, shapes, make_batches(2, 2, 41, recipe.model.vocab, pieces))
+
+
+@pytest.mark.parametrize("settings", ["plain", "full"])
+def test_predicted_equals_observed_for_a_ragged_last_micro_batch(settings: str) -> None:
+    recipe = make_recipe("odd", True, SETTINGS[settings])
+    batches = make_batches(2, 5, 23, recipe.model.vocab) + make_batches(1, 2, 23, recipe.model.vocab)
+    compare(recipe, Shapes(rows=5, seq=23, micro=3, rest=2), batches)
