@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from burnish.recipe import Optim, Schedule
-from burnish.train.optim import build_optimizer, lr_at
+from burnish.train.optim import begun, build_optimizer, fill_state, lr_at
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,35 @@ def test_one_update_by_hand():
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="no parameter to train"):
         build_optimizer(nn.Linear(2, 2).requires_grad_(False), Optim())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_state_filled_early_is_what_the_first_step_would_make(fused):
+    """Two optimizers over equal weights, one filled early: the same states and weights after three steps, bit for bit."""
+    models = [nn.Linear(5, 3), nn.Linear(5, 3)]
+    models[1].load_state_dict(models[0].state_dict())
+    lazy, early = (torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused) for model in models)
+    fill_state(early)
+    assert not begun(early)
+    assert not begun(lazy)
+    for number in range(3):
+        for model, optimizer in zip(models, (lazy, early), strict=True):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, 0.5 - number)
+            optimizer.step()
+    assert begun(early)
+    for ours, theirs in zip(models[1].parameters(), models[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert early.state[ours].keys() == lazy.state[theirs].keys()
+        for key, value in early.state[ours].items():
+            other = lazy.state[theirs][key]
+            assert (value.dtype, value.tolist()) == (other.dtype, other.tolist())
+    kept = early.state[next(models[1].parameters())]["exp_avg"]
+    fill_state(early)  # leaves one that has begun alone
+    assert early.state[next(models[1].parameters())]["exp_avg"] is kept
+
+
+def test_other_optimizers_are_left_alone():
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    fill_state(optimizer)
+    assert not optimizer.state

@@ -17,6 +17,7 @@ from burnish.errors import PartlyDone, Stopped, UserError
 from burnish.records import Evaluation, Step
 from burnish.train.diverged import first_bad, first_bad_parameter
 from burnish.train.metrics import MetricsLog, read_metrics
+from burnish.train.optim import fill_state
 from burnish.train.state import Best, State, checkpoint_path, latest, load_checkpoint, save_checkpoint
 from burnish.train.step import NonFiniteError, Trainable
 from burnish.train.stopping import StopRequest, watched_signals
@@ -97,6 +98,7 @@ def train(trainable: Trainable, job: Job, hooks: Hooks | None = None) -> Outcome
     a checkpoint cannot be written. Raises UserError for a folder that cannot be written or holds other settings.
     """
     hooks = hooks or Hooks()
+    fill_state(trainable.optimizer)
     state = _resume(trainable, job, hooks)
     log = MetricsLog(job.metrics, state.step, state.evaluated, job.folder / "tensorboard" if job.tensorboard else None)
     try:

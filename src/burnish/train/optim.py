@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,6 +31,29 @@ def build_optimizer(model: nn.Module, settings: Optim) -> torch.optim.AdamW:
         eps=settings.eps,
         fused=True,
     )
+
+
+def fill_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give AdamW its moments and counters now, as its first step would.
+
+    Made in the middle of the first step they land between activations, and the pieces left of the heap then raise the
+    peak of every later step. Other optimizers, and one that has begun, are left alone.
+    """
+    if type(optimizer) is not torch.optim.AdamW or optimizer.state:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device if group["fused"] else "cpu"),
+                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            }
+
+
+def begun(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it has taken a step."""
+    first: dict[str, Any] = next(iter(optimizer.state.values()), {})
+    return bool(first.get("step", 0))
 
 
 def lr_at(step: int, schedule: Schedule, steps: int, peak: float = 1.0) -> float:
