@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from record import record
 from transformers import LlamaForCausalLM
 
 from burnish.export.safetensors import load_folder, save_folder
+from record import record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "parity"))
 from llama_pair import SHAPES, batch, pair, their_logits

@@ -20,7 +20,7 @@ LAYERS = (
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
     ("apply", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),
-    ("runnable", "progress"),
+    ("runnable", "progress", "finished"),
     ("run",),
     ("prove",),
     ("show", "cli", "__main__"),

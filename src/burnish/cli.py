@@ -68,10 +68,9 @@ def export(
     run: Folder, to: Annotated[Path | None, typer.Option("--to", help="Model folder; default RUN/model.")] = None
 ) -> None:
     """Write a run's best checkpoint as a Hugging Face model folder and check it by loading it again."""
-    from burnish import run as runner
-    from burnish import show
+    from burnish import finished, show
 
-    show.checks(runner.export(run, to))
+    show.checks(finished.export(run, to))
 
 
 @app.command()
@@ -86,20 +85,19 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="Text to stop before; may be repeated.")] = None,
 ) -> None:
     """Continue prompts with a trained model."""
-    from burnish import run as runner
+    from burnish import finished
 
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    for text in runner.generate(model, prompt, {**settings, "seed": seed, "stop": tuple(stop or ())}):
+    for text in finished.generate(model, prompt, {**settings, "seed": seed, "stop": tuple(stop or ())}):
         print(text)
 
 
 @app.command()
 def report(run: Folder, json: Json = False) -> None:
     """Write a run's report again from its records, and print it."""
-    from burnish import run as runner
-    from burnish import show
+    from burnish import finished, show
 
-    made = runner.report(run)
+    made = finished.report(run)
     print(made.model_dump_json(indent=1)) if json else show.report(made)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -115,7 +116,8 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a parent that is a file fails here too
+            temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
 
 

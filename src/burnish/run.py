@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish import lock, recipe_files, records, run_folder
-from burnish.errors import MissingExtra, UserError
+from burnish.finished import export_model, generate, require_torch
 from burnish.hardware import Chip, detect
 from burnish.plan import make_plan
 from burnish.progress import Screen
@@ -24,7 +24,6 @@ from burnish.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from burnish.data.prepare import Prepared
-    from burnish.models.decoder import Decoder
     from burnish.train.loop import Outcome
     from burnish.train.state import State
     from burnish.train.step import Trainable
@@ -62,7 +61,7 @@ def run(
     name = recipe if isinstance(recipe, str) else recipe.name
     if isinstance(recipe, str):
         recipe, locked = recipe_files.load_locked(recipe, overrides)
-    _require_torch()
+    require_torch("burnish run")
     from burnish.data.prepare import prepare
     from burnish.measure import clock
     from burnish.runnable import check_runnable, make_loss, make_trainable, pick_device, processor, settle_compile
@@ -109,15 +108,8 @@ def _begin(place: RunFolder, fresh: bool) -> Found:
     if fresh or not place.records.exists():
         return Found(started=now)
     old = records.read(Records, place.records)
-    return Found(old.started, dict(old.seconds), dict(old.measured), notes=list(old.notes))
-
-
-def _require_torch() -> None:
-    import importlib.util
-
-    for package in ("torch", "safetensors", "tokenizers"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra("burnish run", "train", package)
+    seconds = {name: value for name, value in old.seconds.items() if name != "train"}  # counted again from the steps
+    return Found(old.started, seconds, dict(old.measured), notes=list(old.notes))
 
 
 def _train(
@@ -165,6 +157,7 @@ def _train(
             noted=note,
         )
         outcome = train(trainable, job, hooks)
+    found.seconds["train"] += sum(step.seconds for step in outcome.curve if step.step <= started_at)
     if started_at < job.steps:
         found.measured["memory.peak"] = float(peak_memory(device) - before)
         _speeds(outcome, plan, chip, found)
@@ -190,28 +183,6 @@ def _export(recipe: Recipe, place: RunFolder, outcome: Outcome, found: Found) ->
     weights = sorted(place.model.glob("*.safetensors"))
     found.files = tuple(_saved(path) for path in sorted(place.model.iterdir()))
     found.measured["file.bytes"] = float(sum(path.stat().st_size for path in weights))
-
-
-def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> dict[str, bool | float | str]:
-    """Write `model` with the run's tokenizer into `to` and say whether it reads back equal."""
-    from burnish.export.check import check_export
-    from burnish.export.safetensors import save_folder
-
-    settings = recipe.export
-    size = int(settings.shard_gib * 2**30)
-    save_folder(
-        model,
-        recipe.model,
-        to,
-        dtype=settings.dtype,
-        tokenizer=place.tokenizer,
-        write_tied=settings.write_tied,
-        shard_bytes=size,
-    )
-    found = check_export(model, to)
-    if found.pop("weights_different"):
-        raise RuntimeError(f"{to}: the exported weights do not read back as they were written")
-    return found
 
 
 def _saved(path: Path) -> SavedFile:
@@ -249,25 +220,6 @@ def _samples(recipe: Recipe, place: RunFolder) -> tuple[Sample, ...]:
     return tuple(Sample(prompt=prompt, text=text[len(prompt) :]) for prompt, text in zip(prompts, texts, strict=True))
 
 
-def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> list[str]:
-    """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it."""
-    _require_torch()
-    from burnish.data.tokenizer import Tokenizer
-    from burnish.export.safetensors import load_folder
-    from burnish.serve.generate import complete
-    from burnish.serve.sampling import Sampling
-
-    folder = model / "model" if (model / recipe_files.LOCK_NAME).is_file() else model
-    decoder, config = load_folder(folder)
-    tokenizer = Tokenizer.load(folder, config.eos)
-    tokenizer.check_vocab(config.vocab)
-    start = [] if config.bos is None else [config.bos]
-    options = Sampling(eos=config.eos, **settings)
-    encoded = [start + tokenizer.encode(prompt) for prompt in prompts]
-    done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
-    return [prompt + (c.text) for prompt, c in zip(prompts, done, strict=True)]
-
-
 def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status: Any) -> Records:
     here = detect(recipe.machine.threads)
     return Records(
@@ -285,25 +237,3 @@ def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status
         checks=found.checks,
         notes=tuple(found.notes),
     )
-
-
-def export(folder: Path, to: Path | None = None) -> dict[str, bool | float | str]:
-    """Write a run's best checkpoint as a model folder (default RUN/model). Raises UserError when there is none."""
-    _require_torch()
-    from burnish.runnable import best_checkpoint, load_best
-
-    place = run_folder.open_run(folder)
-    recipe = recipe_files.load(str(place.lock))
-    return export_model(recipe, place, load_best(recipe, best_checkpoint(place.checkpoints)), to or place.model)
-
-
-def report(folder: Path) -> Report:
-    """Write a run's report again from its plan and records."""
-    place = run_folder.open_run(folder)
-    if not place.plan.exists():
-        raise UserError(f"{folder}: has no plan yet; run it with `burnish run`")
-    plan = records.read(Plan, place.plan)
-    made = records.read(Records, place.records) if place.records.exists() else None
-    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe_files.load(str(place.lock))))
-    write_report(written, folder)
-    return written

@@ -101,7 +101,14 @@ def test_killed_and_resumed_runs_have_the_same_losses(finished: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_resumably(finished: Path, number: signal.Signals, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "burnish", "train", str(finished / "first" / "recipe.lock.yaml"), "train.steps=4000"]
+    command = [
+        sys.executable,
+        "-m",
+        "burnish",
+        "train",
+        str(finished / "first" / "recipe.lock.yaml"),
+        "train.steps=4000",
+    ]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*command, "--out", "run"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True

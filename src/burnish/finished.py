@@ -1,0 +1,89 @@
+"""Finished: what can be done with a run's folder afterwards: write its model, let it generate, report again."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from burnish import recipe_files, records, run_folder
+from burnish.errors import MissingExtra, UserError
+from burnish.recipe import Recipe
+from burnish.records import Plan, Records
+from burnish.report import make_report, write_report
+from burnish.reported import Report
+from burnish.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from burnish.models.decoder import Decoder
+
+
+def require_torch(verb: str) -> None:
+    """Raises MissingExtra naming the first package of the train extra that is not installed."""
+    for package in ("torch", "safetensors", "tokenizers"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(verb, "train", package)
+
+
+def export(folder: Path, to: Path | None = None) -> dict[str, bool | float | str]:
+    """Write a run's best checkpoint as a model folder (default RUN/model). Raises UserError when there is none."""
+    require_torch("burnish export")
+    from burnish.runnable import best_checkpoint, load_best
+
+    place = run_folder.open_run(folder)
+    recipe = recipe_files.load(str(place.lock))
+    return export_model(recipe, place, load_best(recipe, best_checkpoint(place.checkpoints)), to or place.model)
+
+
+def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> dict[str, bool | float | str]:
+    """Write `model` with the run's tokenizer into `to` and say whether it reads back equal."""
+    from burnish.export.check import check_export
+    from burnish.export.safetensors import save_folder
+
+    settings = recipe.export
+    size = int(settings.shard_gib * 2**30)
+    save_folder(
+        model,
+        recipe.model,
+        to,
+        dtype=settings.dtype,
+        tokenizer=place.tokenizer,
+        write_tied=settings.write_tied,
+        shard_bytes=size,
+    )
+    found = check_export(model, to)
+    if found.pop("weights_different"):
+        raise RuntimeError(f"{to}: the exported weights do not read back as they were written")
+    return found
+
+
+def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> list[str]:
+    """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it."""
+    require_torch("burnish generate")
+    from burnish.data.tokenizer import Tokenizer
+    from burnish.export.safetensors import load_folder
+    from burnish.serve.generate import complete
+    from burnish.serve.sampling import Sampling
+
+    folder = model / "model" if (model / recipe_files.LOCK_NAME).is_file() else model
+    decoder, config = load_folder(folder)
+    tokenizer = Tokenizer.load(folder, config.eos)
+    tokenizer.check_vocab(config.vocab)
+    start = [] if config.bos is None else [config.bos]
+    options = Sampling(eos=config.eos, **settings)
+    encoded = [start + tokenizer.encode(prompt) for prompt in prompts]
+    done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
+    return [prompt + (c.text) for prompt, c in zip(prompts, done, strict=True)]
+
+
+def report(folder: Path) -> Report:
+    """Write a run's report again from its plan and records."""
+    place = run_folder.open_run(folder)
+    if not place.plan.exists():
+        raise UserError(f"{folder}: has no plan yet; run it with `burnish run`")
+    plan = records.read(Plan, place.plan)
+    made = records.read(Records, place.records) if place.records.exists() else None
+    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe_files.load(str(place.lock))))
+    write_report(written, folder)
+    return written
