@@ -44,8 +44,8 @@ class _RMSNorm(torch.autograd.Function):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
         rstd = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, rstd)
-        scaled = (x * rstd).to(x.dtype)
-        return scaled.mul_(weight) if scaled.dtype == weight.dtype else scaled * weight
+        # Rounded once, at the end: beside 16-bit x the weight may be float32.
+        return (x * rstd).mul_(weight).to(x.dtype)
 
     @staticmethod
     @once_differentiable

@@ -2,6 +2,8 @@
 
 Held between steps, in bytes a parameter: 2 the parameter, 4 its master, 8 AdamW's two moments. Within a step: 4 the
 gradient. Each micro batch makes a 16-bit gradient of one parameter at a time, which is widened and added to that.
+Vectors (a norm's weights) stay in float32: they stand near 1, where bf16 has no number between 1 and 1.0078 and a
+whole training's change would be rounded away; they enter no product, and are few.
 (Micikevicius et al. 2018, "Mixed precision training", arXiv 1710.03740, sections 3.1 and 3.2.)
 """
 
@@ -86,8 +88,8 @@ class LossScale:
 class MasterWeights(torch.optim.Optimizer):
     """AdamW over float32 masters of 16-bit parameters; state by parameter: master, step, exp_avg, exp_avg_sq.
 
-    Casts every floating parameter of `parts` to `dtype` in place: tied ones stay tied, buffers stay as they are.
-    Gradients are float32. `scale` is the loss scale of fp16, None for bf16.
+    Casts every matrix and larger parameter of `parts` to `dtype` in place: tied ones stay tied, vectors and buffers stay
+    as they are. Gradients are float32. `scale` is the loss scale of fp16, None for bf16.
     """
 
     def __init__(
@@ -99,7 +101,8 @@ class MasterWeights(torch.optim.Optimizer):
         self._whole: dict[Tensor, Tensor] = {}
         for parameter in (p for part in parts for p in part.parameters() if p.is_floating_point()):
             self._whole[parameter] = parameter.data
-            parameter.data = parameter.data.to(dtype)
+            # A vector gets a master too, so that every parameter has the same state.
+            parameter.data = parameter.data.to(dtype) if parameter.dim() > 1 else parameter.data.clone()
             if parameter.requires_grad:
                 parameter.grad_dtype = torch.float32
         if scale is not None:

@@ -54,13 +54,13 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
-    """The work with 16-bit parameters and activations, fp32 gradients, and masters among the optimizer's state."""
+    """The work with 16-bit matrices and activations, fp32 vectors and gradients, masters among the optimizer's state."""
     if config.compute == "fp32":
         return work
     size = work.bytes
-    return replace(
-        work, bytes=replace(size, parameter=2, compute=2, gradient=4, optimizer=size.optimizer + MASTER, activation=2)
-    )
+    half = replace(size, parameter=2, compute=2, gradient=4, optimizer=size.optimizer + MASTER, activation=2)
+    vectors = sum(n * shape[0] for n, shape in work.shapes() if len(shape) == 1)
+    return replace(work, bytes=half, gathered=work.gathered + vectors * (size.parameter - half.parameter))
 
 
 def masters_as_parameters(size: Bytes) -> Bytes:
@@ -94,9 +94,13 @@ def kept_high(model: nn.Module) -> list[str]:
     lines = ["masters of all parameters, their gradients and both moments"]
     for name, module in model.named_modules():
         if what := HIGH.get(type(module).__name__):
-            every = re.sub(r"[.]\d+", ".*", name) or "the whole"
-            lines.append(f"{every}: {what}")
+            lines.append(f"{_every(name) or 'the whole'}: {what}")
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.element_size() > 2:
-            lines.append(f"{name}: the parameter itself")
+            lines.append(f"{_every(name)}: as it is")
     return list(dict.fromkeys(lines))
+
+
+def _every(name: str) -> str:
+    """A dotted name with its numbers as stars: one line for all layers."""
+    return re.sub(r"[.]\d+", ".*", name)
