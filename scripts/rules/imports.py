@@ -17,6 +17,7 @@ LAYERS = (
     ("config", "work", "hardware", "records", "groups"),
     ("ops", "data", "describe", "reported", "layout"),
     ("techniques",),
+    ("passes",),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
     ("apply", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),

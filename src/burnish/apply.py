@@ -1,83 +1,27 @@
-"""Apply: the one ordered list of techniques, for the description and for the thing.
-
-The order is the same for every model. Each entry says why it stands where it does.
-"""
+"""Apply: the techniques of a recipe, in their one order, for the description and for the thing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from burnish import passes as table
 from burnish.describe import describe, shapes_of
 from burnish.errors import UserError
 from burnish.mesh import Mesh
+from burnish.passes import Technique
 from burnish.recipe import Recipe
 from burnish.records import Pass
-from burnish.techniques import checkpointing, precision, zero
 from burnish.work import Work
 
 if TYPE_CHECKING:
     from burnish.train.step import Trainable
 
 
-@dataclass(frozen=True)
-class Technique:
-    """A technique, where a recipe keeps its settings, when it is in use, and why it comes at its place."""
-
-    name: str
-    module: ModuleType
-    settings: Callable[[Recipe], Any]
-    used: Callable[[Recipe], bool]
-    reason: str
-
-    @property
-    def plan_only(self) -> bool:
-        """Predicted, not yet run."""
-        return bool(getattr(self.module, "PLAN_ONLY", False))
-
-    def settled(self, recipe: Recipe, work: Work, mesh: Mesh) -> Any:
-        """The recipe's settings, checked against `work`, with what they leave to the technique (a budget) decided."""
-        config = self.settings(recipe)
-        self.module.check(config, work, mesh)
-        settle = getattr(self.module, "settle", None)
-        return settle(config, work, mesh) if settle else config
-
-
-PASSES: tuple[Technique, ...] = (
-    Technique(
-        "precision",
-        precision,
-        lambda recipe: recipe.precision,
-        lambda recipe: recipe.precision.compute != "fp32",
-        "first: it decides the bytes that every later technique keeps, moves or splits",
-    ),
-    Technique(
-        "checkpointing",
-        checkpointing,
-        lambda recipe: recipe.memory.checkpointing,
-        lambda recipe: recipe.memory.checkpointing.mode != "none",
-        "before sharding: a layer's second forward runs inside the gather that its backward makes",
-    ),
-    Technique(
-        "zero",
-        zero,
-        lambda recipe: recipe.parallel.zero,
-        lambda recipe: recipe.parallel.dp > 1 or recipe.parallel.zero.stage > 0,
-        "last: it splits the states of whatever the others have made",
-    ),
-)
-
-# Pairs that do not go together, with the reason a user is told.
-REFUSED: dict[frozenset[str], str] = {}
-
-
 def passes(recipe: Recipe) -> list[Technique]:
     """The techniques a recipe uses, in order. Raises UserError for a refused pair."""
-    chosen = [technique for technique in PASSES if technique.used(recipe)]
+    chosen = [technique for technique in table.PASSES if technique.is_used(recipe)]
     names = {technique.name for technique in chosen}
-    for pair, reason in REFUSED.items():
+    for pair, reason in table.REFUSED.items():
         if pair <= names:
             raise UserError(f"{' and '.join(sorted(pair))} do not go together: {reason}")
     return chosen

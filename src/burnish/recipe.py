@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
+from burnish import passes
 from burnish.config import ModelConfig
 from burnish.errors import UserError, nearest
 from burnish.section import Section, explain
@@ -126,9 +127,23 @@ class Recipe(Section):
     parallel: Parallel = Parallel()
     precision: Precision = Precision()
     memory: Memory = Memory()
+    techniques: dict[str, SerializeAsAny[Section]] = {}  # those without a section of their own, by name
     train: Train
     export: Export = Export()
     machine: Machine = Machine()
+
+    @field_validator("techniques", mode="before")
+    @classmethod
+    def _configs(cls, value: Any) -> Any:
+        """Settings become the `Config` of the technique they name."""
+        known = {technique.name: technique.module.Config for technique in passes.PASSES if not technique.section}
+        for name in value if isinstance(value, dict) else ():
+            if name not in known:
+                raise ValueError(f"no technique {name!r}; {nearest(name, known) if known else 'none is kept here'}")
+        try:
+            return {name: known[name].model_validate(settings) for name, settings in dict(value).items()}
+        except ValidationError as error:
+            raise explain(error, known[name], name) from None
 
 
 def build(values: Mapping[str, Any], where: str) -> Recipe:

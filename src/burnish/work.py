@@ -59,6 +59,7 @@ class Op:
     backward: N = 0
     saved: tuple[Saved, ...] = ()
     comms: tuple[Comm, ...] = ()
+    trained: bool = True  # whether its parameters get gradients and optimizer state
     group: str = ""  # "matmul", "attention" or "" (cheap); what selective recomputation tells apart
 
 
@@ -121,11 +122,11 @@ class Work:
         """This work with every block rewritten."""
         return replace(self, blocks=tuple(change(block) for block in self.blocks))
 
-    def shapes(self) -> Iterator[tuple[N, tuple[int, ...]]]:
-        """(copies, shape) of every parameter tensor; a tied tensor appears once."""
+    def shapes(self, trained: bool = False) -> Iterator[tuple[N, tuple[int, ...]]]:
+        """(copies, shape) of every parameter tensor, or only of trained ones; a tied tensor appears once."""
         for block in self.blocks:
             for op in block.ops:
-                for shape in op.shapes:
+                for shape in op.shapes if op.trained or not trained else ():
                     yield block.layers, shape
 
 
@@ -175,6 +176,7 @@ def state_bytes(work: Work) -> dict[str, N]:
     optimizer: N = 0
     for n, shape in work.shapes():
         parameter = parameter + n * size.parameter * shard_elements(shape, split.parameter)
+    for n, shape in work.shapes(trained=True):
         gradient = gradient + n * size.gradient * shard_elements(shape, split.gradient)
         owned = owned_elements(shape, split.optimizer, split.index)
         optimizer = optimizer + n * (size.optimizer * owned + size.optimizer_tensor)

@@ -1,0 +1,90 @@
+"""Passes: the one ordered tuple of techniques, and the pairs that do not go together.
+
+The order is the same for every model; each row says why it stands where it does. A new technique is one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from burnish.techniques import checkpointing, precision, zero
+
+if TYPE_CHECKING:
+    from burnish.mesh import Mesh
+    from burnish.recipe import Recipe
+    from burnish.work import Work
+
+
+def changed(config: Any, recipe: Recipe) -> bool:
+    """Whether settings differ from their defaults: how most techniques are switched on."""
+    return config is not None and config != type(config)()
+
+
+@dataclass(frozen=True)
+class Technique:
+    """A technique: its file, why it comes at its place, where a recipe keeps its settings, and when it is in use.
+
+    Without a `section` the settings stand in the recipe's `techniques` under the technique's name, and the technique is
+    used when they are there.
+    """
+
+    name: str
+    module: ModuleType
+    reason: str
+    section: str = ""
+    used: Callable[[Any, Recipe], bool] = changed
+
+    @property
+    def plan_only(self) -> bool:
+        """Predicted, not yet run."""
+        return bool(getattr(self.module, "PLAN_ONLY", False))
+
+    def settings(self, recipe: Recipe) -> Any:
+        """The recipe's settings of this technique; None where a recipe does not name it."""
+        if not self.section:
+            return recipe.techniques.get(self.name)
+        value: Any = recipe
+        for key in self.section.split("."):
+            value = getattr(value, key)
+        return value
+
+    def is_used(self, recipe: Recipe) -> bool:
+        """Whether the recipe uses it."""
+        config = self.settings(recipe)
+        return self.used(config, recipe) if self.section else config is not None
+
+    def settled(self, recipe: Recipe, work: Work, mesh: Mesh) -> Any:
+        """The recipe's settings, checked against `work`, with what they leave to the technique (a budget) decided."""
+        config = self.settings(recipe)
+        self.module.check(config, work, mesh)
+        settle = getattr(self.module, "settle", None)
+        return settle(config, work, mesh) if settle else config
+
+
+PASSES: tuple[Technique, ...] = (
+    Technique(
+        "precision",
+        precision,
+        "first: it decides the bytes that every later technique keeps, moves or splits",
+        section="precision",
+    ),
+    Technique(
+        "checkpointing",
+        checkpointing,
+        "before sharding: a layer's second forward runs inside the gather that its backward makes",
+        section="memory.checkpointing",
+    ),
+    Technique(
+        "zero",
+        zero,
+        "last: it splits the states of whatever the others have made",
+        section="parallel.zero",
+        used=lambda config, recipe: config.stage > 0 or recipe.parallel.dp > 1,
+    ),
+)
+
+# Pairs that do not go together, with the reason a user is told.
+REFUSED: dict[frozenset[str], str] = {}
