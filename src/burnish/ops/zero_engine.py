@@ -11,12 +11,13 @@ The stages differ in when parameters are gathered and gradients reduced (Rajbhan
 Stages 1 and 2 drop the whole parameters in the last backward and gather them again once the shards are updated. Keeping
 them instead would train nothing without a word: forward would go on with the old values. `reduced` refuses that.
 
-With 16-bit compute the shards are the float32 masters, and what is gathered is rounded on the way.
+With 16-bit compute the shards are the float32 masters, and matrices are rounded on the way when they are gathered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,12 +89,11 @@ class Shards(Sums):
                 module.unshard()
 
     def held_apart(self) -> Iterator[Tensor]:
-        """Gradients that wait inside the sharding, not in `.grad`: whole ones in float32, and shards before their copies
-        are added."""
+        """Shards of gradients before those of the copies are added; there is no public way to them."""
         for module in units(self.root):
             for group in module._get_fsdp_state()._fsdp_param_groups:
-                kept = [p.unsharded_accumulated_grad for p in group.fsdp_params] + [group._partial_reduce_output]
-                yield from (tensor for tensor in kept if tensor is not None)
+                if group._partial_reduce_output is not None:
+                    yield group._partial_reduce_output
 
 
 def units(root: Any) -> Iterator[FSDPModule]:
@@ -114,4 +114,34 @@ def shard(loss: Any, groups: Groups, stage: int, compute: MixedPrecisionPolicy, 
     for module in units(root):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
+    if compute.param_dtype is not None:
+        keep_float32(root)
     return root
+
+
+def keep_float32(root: Any) -> None:
+    """Gather vectors unrounded, and make every gradient in float32, as `MasterWeights` does on one process.
+
+    The sharding knows one format a group; each of its parameters asks `init_dtype_attrs` for its own.
+    """
+    vectors = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    for parameter in parameters_of(root):
+        if parameter.sharded_param.dim() == 1:
+            parameter.init_dtype_attrs = partial(_without_argument, parameter.init_dtype_attrs, vectors)
+    for module in units(root):
+        module.unshard()
+        module.reshard()
+    for parameter in parameters_of(root):
+        if parameter.sharded_param.requires_grad:
+            parameter.unsharded_param.grad_dtype = torch.float32
+
+
+def _without_argument(function: Any, value: Any, _: Any) -> None:
+    function(value)
+
+
+def parameters_of(root: Any) -> Iterator[Any]:
+    """What the sharding keeps for each parameter; there is no public way to it."""
+    for module in units(root):
+        for group in module._get_fsdp_state()._fsdp_param_groups:
+            yield from group.fsdp_params

@@ -86,20 +86,21 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
     if config.stage == 0:
         gradients = work.bytes.gradient * sum(n * shard_elements(shape, 1) for n, shape in work.shapes())
         reduce = _comm("all_reduce", "dp", BACKWARD, mesh.dp > 1, gradients, _groups(work), once=True)
-        return replace(work, comms=(*work.comms, reduce, sums))
+        buffer = pick(mesh.dp > 1, _passing(0, work, 1), 0)
+        return replace(work, comms=(*work.comms, reduce, sums), passing=work.passing + buffer)
     return replace(_sharded(config, work, mesh), comms=work.comms + _collectives(config.stage, work, mesh) + (sums,))
 
 
 def _sharded(config: Config, work: Work, mesh: Mesh) -> Work:
     """The states of one rank. On one rank nothing is split, unless its states are offloaded."""
     parts, stage = mesh.shards, config.stage
-    apart = pick((parts > 1) | config.offload, 1, 0)
-    work = replace(work, bytes=_masters_apart(work.bytes, apart))
+    apart = (parts > 1) | config.offload
     whole_gradients = pick(work.micro > 1, 1, parts) if stage == 1 else parts
     split = Sharding(parts, whole_gradients, parts, mesh.shard_index, config.offload)
-    padded = _padded(work, parts)
-    gathered = apart * padded * work.bytes.compute if stage < 3 else 0
-    return replace(work, sharding=split, gathered=gathered, passing=apart * _passing(stage, work, parts))
+    gathered = pick(apart, _gathered(work, parts) if stage < 3 else 0, work.gathered)
+    passing = work.passing + pick(apart, _passing(stage, work, parts), 0)
+    size = _masters_apart(work.bytes, apart)
+    return replace(work, bytes=size, sharding=split, gathered=gathered, passing=passing)
 
 
 def _masters_apart(size: Bytes, apart: N) -> Bytes:
@@ -113,13 +114,41 @@ def _masters_apart(size: Bytes, apart: N) -> Bytes:
     return replace(split, parameter=parameter, optimizer=optimizer)
 
 
-def _padded(work: Work, parts: N) -> N:
-    """Elements of all parameters with every tensor padded to `parts` equal parts."""
-    return sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes())
+def _gathered(work: Work, parts: N) -> N:
+    """Bytes of all parameters gathered for use: matrices in the format of products, vectors in that of the shards."""
+    matrix, vector = work.bytes.compute, masters_as_parameters(work.bytes).parameter
+    each = ((n * shard_elements(shape, parts), matrix if len(shape) > 1 else vector) for n, shape in work.shapes())
+    return sum(parts * elements * size for elements, size in each)
 
 
 def _passing(stage: int, work: Work, parts: N) -> N:
-    return 0
+    """Bytes that come and go inside a step, beside states and saved tensors: an upper bound, for groups of equal order.
+
+    Gradients of the group being reduced stand whole beside the buffer they are sent from; where whole gradients are
+    states already, the buffer alone is added. Stage 3 holds, while a layer's backward runs, what stands outside the layers,
+    the layer, and the one gathered ahead of it.
+    """
+    outside, layer = _group_elements(work, parts)
+    size, largest = work.bytes, pick(outside > layer, outside, layer)
+    whole = pick(work.micro > 1, 1, 2) if stage == 1 else 1 if stage == 0 else 2
+    reducing = whole * size.gradient * largest + (size.gradient * largest // parts if stage else 0)
+    if stage < 3:
+        return reducing
+    gathered = size.compute * (outside + 2 * layer) + 2 * size.gradient * layer
+    return pick(gathered > reducing, gathered, reducing)
+
+
+def _group_elements(work: Work, parts: N) -> tuple[N, N]:
+    """Padded elements of what is outside the layers, and of the largest layer."""
+    outside: N = 0
+    layer: N = 0
+    for block in work.blocks:
+        own = sum(parts * shard_elements(shape, parts) for op in block.ops for shape in op.shapes)
+        if block.entering:
+            layer = pick(own > layer, own, layer)
+        else:
+            outside = outside + block.layers * own
+    return outside, layer
 
 
 def _groups(work: Work) -> N:
@@ -130,8 +159,8 @@ def _groups(work: Work) -> N:
 def _collectives(stage: int, work: Work, mesh: Mesh) -> tuple[Comm, ...]:
     """Collectives that gather parameters and reduce gradients; those of a micro batch stand in forward and backward."""
     parts, groups = mesh.shards, _groups(work)
-    padded = _padded(work, parts)
-    parameters, gradients, split = padded * work.bytes.compute, padded * work.bytes.gradient, parts > 1
+    parameters, split = _gathered(work, parts), parts > 1
+    gradients = work.bytes.gradient * sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes())
     copies = _comm("all_reduce", "replicate", BACKWARD, mesh.replicas > 1, gradients // parts, groups, once=True)
     scatter = _comm("reduce_scatter", "shard", BACKWARD, split, gradients, groups, once=stage == 1)
     if stage < 3:

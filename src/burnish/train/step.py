@@ -127,7 +127,7 @@ def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) 
     counted, inputs = sum(batch.label_count for batch in micros), sum(batch.ids.size for batch in micros)
     try:
         total = backward(trainable.parts[0], micros, ranks)
-        if counted and not begun(optimizer):
+        if (counted or not ranks.alone) and not begun(optimizer):
             refuse_untouched(trainable.parts[0])
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
