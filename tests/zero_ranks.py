@@ -5,7 +5,8 @@ The functions below the line run on every rank, in the pool of `ranks.py`; the o
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -79,28 +80,30 @@ def make_trainable(recipe: Recipe, distributed: bool = True, seed: int = 0) -> T
 # ----------------------------------------------------------------------------------------------------------------------
 
 
+def keep(self: Shards, index: int, count: int) -> None:
+    """Instead of `Shards.before`: whole parameters outlive every backward."""
+    self.root.set_reshard_after_backward(False)
+
+
+@contextmanager
+def nobody_looks() -> Iterator[None]:
+    """Whole parameters outlive the update, and what refuses that is off."""
+    with (
+        mock.patch.object(Shards, "before", keep),
+        mock.patch.object(Shards, "reduced"),
+        mock.patch("burnish.train.step.refuse_untouched"),
+    ):
+        yield
+
+
 BREAKS = {
     "no gather after the update": lambda: mock.patch.object(Shards, "updated"),
-    "parameters kept over the update": lambda: mock.patch.object(
-        Shards, "before", lambda self, index, count: self.root.set_reshard_after_backward(False)
-    ),
-    "kept, and nobody looks": lambda: mock.patch.multiple(
-        Shards,
-        before=lambda self, index, count: self.root.set_reshard_after_backward(False),
-        reduced=lambda self: None,
-    ),
-    "mean of means": lambda: mock.patch("burnish.ops.replicas.Sums.share", mean_of_means),
+    "parameters kept over the update": lambda: mock.patch.object(Shards, "before", keep),
+    "kept, and nobody looks": nobody_looks,
+    "mean of means": nullcontext,  # see `mean_of_means`
     "norm of one shard": lambda: mock.patch.object(Shards, "counts_norm", lambda self: self.groups.rank == 0),
     "nothing": nullcontext,
 }
-
-
-def mean_of_means(self: Any, loss: float, labels: int, tokens: int, norm: float) -> tuple[float, int, int, float]:
-    """What averaging over ranks does: each rank divides by its own labels."""
-    size = dist.get_world_size()
-    sums = torch.tensor([loss / max(labels, 1), norm * norm], dtype=torch.float64)
-    dist.all_reduce(sums)
-    return sums[0].item() / size * labels, labels, tokens, sums[1].item() ** 0.5
 
 
 def observed(recipe: Recipe, micro: int, steps: int = 2, broken: str = "nothing") -> list[Observation]:
@@ -129,8 +132,22 @@ def trained(
     """The results of training on this rank's part of each step, the whole weights after it, and the optimizer's groups."""
     with BREAKS[broken]():
         trainable = make_trainable(recipe)
-        results = [trainable.step(mine(batches), 0.01) for batches in steps]
+        results = []
+        for batches in steps:
+            with mean_of_means(trainable, batches) if broken == "mean of means" else nullcontext():
+                results.append(trainable.step(mine(batches), 0.01))
     return results, whole_weights(trainable), len(trainable.optimizer.param_groups)
+
+
+@contextmanager
+def mean_of_means(trainable: Trainable, batches: list[Batch]) -> Iterator[None]:
+    """Each rank divides by its own labels and ranks are averaged, as plain data parallelism does by default."""
+    counted = sum(batch.label_count for batch in batches)
+    own = sum(batch.label_count for batch in mine(batches))
+    factor = counted / (dist.get_world_size() * max(own, 1))
+    handle = trainable.parts[0].register_forward_hook(lambda module, given, loss: loss * factor)
+    yield
+    handle.remove()
 
 
 def mine(batches: list[Batch]) -> list[Batch]:
