@@ -36,14 +36,14 @@ class LossScale:
     interval: int = 2000
     held: int = 0  # steps since the last change
     skipped: int = 0  # steps left out so far
-    handles: list[Any] = field(default_factory=list, repr=False)
+    dividing: list[Any] = field(default_factory=list, repr=False)  # hooks on parameters
 
     def attach(self, parts: Iterable[nn.Module], parameters: Iterable[Tensor]) -> None:
         """Scale the loss that `parts` give, and divide the gradients that reach `parameters`."""
         for part in parts:
-            self.handles.append(part.register_forward_hook(self._scale_loss))
+            part.register_forward_hook(self._scale_loss)
         for parameter in parameters:
-            self.handles.append(parameter.register_hook(self.divide_out))
+            self.dividing.append(parameter.register_hook(self.divide_out))
 
     def _scale_loss(self, part: nn.Module, given: Any, loss: Tensor) -> None:
         if loss.requires_grad:
@@ -117,8 +117,8 @@ class MasterWeights(torch.optim.Optimizer):
             parameter.data = whole
         self._whole.clear()
         if self.scale is not None:
-            for handle in self.scale.handles[1:]:
-                handle.remove()
+            for hook in self.scale.dividing:
+                hook.remove()
         return self.inner
 
     @torch.no_grad()
