@@ -42,8 +42,9 @@ def say(**values: Any) -> None:
 
 
 def wait_for_turn() -> None:
-    """Block until the parent says that it is this side's turn."""
-    sys.stdin.readline()
+    """Block until the parent says that it is this side's turn; without a parent there is nothing left to do."""
+    if not sys.stdin.readline():
+        sys.exit("the bench ended early")
 
 
 def write_weights(folder: Path) -> None:
@@ -68,7 +69,7 @@ def burnish_side(folder: Path, steps: int, batch: int, compiled: bool) -> None:
     from burnish.export.safetensors import load_folder
     from burnish.recipe import Optim
     from burnish.train.loss import LanguageModelLoss
-    from burnish.train.optim import build_optimizer
+    from burnish.train.optim import build_optimizer, fill_state
     from burnish.train.step import plain_trainable
 
     before = resident()
@@ -78,6 +79,7 @@ def burnish_side(folder: Path, steps: int, batch: int, compiled: bool) -> None:
     loss = LanguageModelLoss(model)
     settings = Optim(lr=LR, betas=BETAS, weight_decay=0.0, clip=CLIP)
     trainable = plain_trainable(loss, build_optimizer(loss, settings), CLIP)
+    fill_state(trainable.optimizer)  # as the loop does
     ids = rows(steps, batch)
     labels = np.concatenate([ids[:, 1:], np.full((len(ids), 1), IGNORED)], axis=1)
     positions = np.broadcast_to(np.arange(SEQ), (batch, SEQ))
