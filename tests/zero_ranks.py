@@ -156,6 +156,20 @@ def mine(batches: list[Batch]) -> list[Batch]:
     return batches[dist.get_rank() * each :][:each]
 
 
+def trained_offloaded(recipe: Recipe, steps: list[list[Batch]]) -> Any:
+    """As `trained`, with shards kept apart from where they are used although both are host memory here."""
+    with mock.patch("burnish.techniques.zero.refuse_offload"):
+        return trained(recipe, steps)
+
+
+def observed_frozen(recipe: Recipe, micro: int) -> Observation:
+    """One step with a frozen embedding."""
+    loss = LanguageModelLoss(Decoder(recipe.model, torch.Generator().manual_seed(0)))
+    loss.model.embed.weight.requires_grad_(False)
+    trainable = apply.apply(recipe, plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip))
+    return observe(trainable, make_batches(micro, recipe.model.vocab), 1e-3)
+
+
 def whole_weights(trainable: Trainable) -> dict[str, np.ndarray]:
     """Every parameter, put together from its shards."""
     return {name: whole(tensor).numpy() for name, tensor in trainable.parts[0].state_dict().items()}

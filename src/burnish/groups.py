@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
 from burnish.errors import UserError
@@ -48,8 +49,14 @@ def check_started(mesh: Mesh) -> None:
 
 
 def make_groups(mesh: Mesh, device: torch.device) -> Groups:
-    """The process groups of `mesh`; every rank calls this. Raises UserError when other ranks were started."""
+    """The process groups of `mesh`; every rank calls this. Raises UserError when other ranks were started.
+
+    A process that was started by itself becomes a group of one.
+    """
     check_started(mesh)
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     ranks = torch.arange(int(mesh.world)).view(int(mesh.replicas), int(mesh.shards))
     whole = dist.group.WORLD
     assert whole is not None

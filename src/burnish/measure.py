@@ -168,8 +168,7 @@ def _parameters(trainable: Trainable) -> Iterator[Tensor]:
     """What the modules compute with and what the optimizer updates; not the same tensors where states are split."""
     for part in trainable.parts:
         yield from part.parameters()
-    for group in trainable.optimizer.param_groups:
-        yield from group["params"]
+    yield from trainable.ranks.shards()
 
 
 def _depth_hooks(part: nn.Module, recorder: _Recorder) -> list[Any]:

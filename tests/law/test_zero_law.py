@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from unittest import mock
 
 import pytest
 
 import ranks
-from burnish import simulate
+from burnish import apply, simulate
+from burnish.describe import Shapes, describe
 from burnish.mesh import Mesh
 from burnish.recipe import Recipe
 from burnish.techniques import zero
-from burnish.work import Block, Bytes, Op, Saved, Work, state_bytes
-from zero_ranks import described, live_peak, make_recipe, observed, predicted
+from burnish.work import Block, Bytes, Op, Saved, Work, fold, state_bytes
+from zero_ranks import ROWS, SEQ, described, live_peak, make_recipe, observed, observed_frozen, predicted
 
 SAVED = ("saved", "forward", "", "")
 SETTINGS = {
@@ -72,6 +74,19 @@ def check_stage_2(micro: int, broken: str = "nothing") -> None:
         counts = {key[1:]: n for key, n in step.items() if key[0] == "comm_count" and key[3] == "all_gather"}
         assert counts == {("step", "shard", "all_gather"): groups}
         assert step["comm_count", "backward", "shard", "reduce_scatter"] == groups * micro
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_is_frozen_is_gathered_but_not_reduced(stage):
+    recipe = make_recipe("odd", False, 2, stage)
+    work = describe(recipe.model, Shapes(rows=ROWS, seq=SEQ, micro=2))
+    frozen = work.edit(
+        lambda block: replace(block, ops=tuple(replace(o, trained=o.name != "embed") for o in block.ops))
+    )
+    expected = fold(apply.predict(recipe, frozen)[0])
+    seen = ranks.run(2, observed_frozen, recipe, 2)[0]
+    metrics = ("parameter", "gradient", "optimizer", "comm_count", "comm_bytes")
+    assert {k: n for k, n in seen.items() if k[0] in metrics} == {k: n for k, n in expected.items() if k[0] in metrics}
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -1,6 +1,7 @@
 """Training on several ranks gives the losses, gradient norms and weights of one process, at every ZeRO stage."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,18 @@ import ranks
 from burnish.data.batch import Batch
 from burnish.recipe import Recipe
 from burnish.train.step import StepResult
-from zero_ranks import ROWS, SEQ, make_batches, make_recipe, make_trainable, refused, stopped, trained, whole_weights
+from zero_ranks import (
+    ROWS,
+    SEQ,
+    make_batches,
+    make_recipe,
+    make_trainable,
+    refused,
+    stopped,
+    trained,
+    trained_offloaded,
+    whole_weights,
+)
 
 STEPS = 5
 ALL = ROWS * SEQ
@@ -25,13 +37,15 @@ def steps_of(recipe: Recipe, labels: list[int], steps: int = STEPS) -> list[list
     return [make_batches(len(labels), recipe.model.vocab, turned[step]) for step in range(steps)]
 
 
-def check_parity(recipe: Recipe, labels: list[int], broken: str = "nothing") -> list[StepResult]:
+def check_parity(recipe: Recipe, labels: list[int], broken: str = "nothing", train: Any = trained) -> list[StepResult]:
     """The named check: each rank's losses and norms within 1e-5 of one process, and the weights after the last step."""
     steps = steps_of(recipe, labels)
     alone = make_trainable(recipe, distributed=False)
     expected = [alone.step(batches, 0.01) for batches in steps]
     weights = whole_weights(alone)
-    for results, whole, groups in ranks.run(recipe.parallel.dp, trained, recipe, steps, broken):
+    for results, whole, groups in ranks.run(
+        recipe.parallel.dp, train, recipe, steps, *([broken] if broken != "nothing" else [])
+    ):
         for mine, theirs in zip(results, expected, strict=True):
             assert mine.labels == theirs.labels == sum(labels)
             assert mine.tokens == theirs.tokens == len(labels) * ALL
@@ -56,6 +70,13 @@ def test_flt_023_losses_norms_and_weights_are_those_of_one_process(stage, world,
 @pytest.mark.parametrize("settings", [{"memory__checkpointing": "full"}, {"memory__checkpointing": "selective"}])
 def test_parity_with_checkpointing(settings):
     check_parity(make_recipe("narrow", True, 4, 3, **settings), LABELS[4])
+
+
+@pytest.mark.parametrize(("stage", "world", "shard"), [(1, 2, 0), (2, 4, 2), (3, 2, 0)])
+def test_offloaded_states_train_alike(stage, world, shard):
+    zero = {"stage": stage, "offload": True}
+    recipe = make_recipe("odd", True, world, stage, parallel__zero=zero, parallel__shard=shard)
+    check_parity(recipe, LABELS[world], train=trained_offloaded)
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])

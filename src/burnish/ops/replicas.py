@@ -113,6 +113,10 @@ class Replicas(Sums):
     def updated(self) -> None:
         """Parameters are whole and equal already."""
 
+    def shards(self) -> Iterable[Tensor]:
+        """None: the modules hold what is updated."""
+        return ()
+
     def held_apart(self) -> Iterable[Tensor]:
         """None: every gradient is in `.grad`."""
         return ()

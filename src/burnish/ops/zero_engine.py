@@ -48,8 +48,10 @@ class Shards(Sums):
         assert not trainable.optimizer.state, "states are split before the first step"
         check_same_weights(loss, groups)
         before = dict(loss.named_parameters(remove_duplicate=False))
-        self.root = shard(loss, groups, stage, compute, CPUOffloadPolicy() if offload else OffloadPolicy())
+        host = CPUOffloadPolicy(pin_memory=self.device.type != "cpu") if offload else OffloadPolicy()
+        self.root = shard(loss, groups, stage, compute, host)
         after = dict(self.root.named_parameters(remove_duplicate=False))
+        self.held = list(self.root.parameters())
         sharded = {whole: after[name] for name, whole in before.items()}
         self.optimizer = trainable.optimizer
         for group in self.optimizer.param_groups:
@@ -77,16 +79,17 @@ class Shards(Sums):
                 "whole parameters are kept over an update of their shards: forward would use old values"
             )
         if self.scale is not None:
-            held = [
-                local(p.grad) for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None
-            ]
-            torch._foreach_div_(held, self.scale.value)
+            torch._foreach_div_([local(p.grad) for p in self.held if p.grad is not None], self.scale.value)
 
     def updated(self) -> None:
         """Stages 1 and 2: whole parameters for the next step's forward, from the shards as they are now."""
         if self.stage < 3:
             for module in units(self.root):
                 module.unshard()
+
+    def shards(self) -> list[Tensor]:
+        """The shards of all parameters, also while the modules hold whole ones."""
+        return self.held
 
     def held_apart(self) -> Iterator[Tensor]:
         """Shards of gradients before those of the copies are added; there is no public way to them."""

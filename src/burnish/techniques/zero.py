@@ -7,13 +7,15 @@ Idea    Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
         Hybrid: `parallel.shard` < `parallel.dp` splits over `shard` neighbours and keeps copies across (section 3.2.2
         there).
 Gain    bytes an element and rank for a stack of p bytes of parameters, c of parameters in compute, g of gradients and o of
-        optimizer, over N shards (the paper's section 5 has p+c = 2, g = 2, o = 12 with the masters counted in o):
+        optimizer, over N shards:
             stage 0   p + g + o
             stage 1   c + (p + o)/N + g while micro batches add up, g/N with one
             stage 2   c + (p + g + o)/N
             stage 3   (p + g + o)/N
-        Ours in float32 has p = c = g = 4 and o = 8: 16, 4 + 12/N + (4 or 4/N), 4 + 16/N and 16/N; with 16-bit compute c = 2.
-        The whole copy c stands beside the float32 shards it is gathered from.
+        The paper's stack (section 3.1: 2 for 16-bit parameters, 2 for 16-bit gradients, 12 for float32 masters and moments)
+        is c = g = 2, p = 4, o = 8: 4 + 12/N, 2 + 14/N, and 16/N with its 16-bit shards. Ours in float32 has p = c = g = 4,
+        o = 8: 4 + 12/N + (4 or 4/N), 4 + 16/N, 16/N; in 16 bits c = 2, vectors apart. The whole copy c stands beside the
+        float32 shards it is gathered from.
 Price   bytes sent on the data-parallel axis in a step of A micro batches, P of parameters and G of gradients:
             stage 0   one all-reduce of G
             stage 1   a reduce-scatter of G in the last backward, an all-gather of P after the update
@@ -84,8 +86,9 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
     """
     sums = _comm("all_reduce", "dp", STEP, mesh.dp > 1, SUMS, 1)
     if config.stage == 0:
-        gradients = work.bytes.gradient * sum(n * shard_elements(shape, 1) for n, shape in work.shapes())
-        reduce = _comm("all_reduce", "dp", BACKWARD, mesh.dp > 1, gradients, _groups(work), once=True)
+        reduce = _comm(
+            "all_reduce", "dp", BACKWARD, mesh.dp > 1, _gradients(work, 1), _groups(work, trained=True), once=True
+        )
         buffer = pick(mesh.dp > 1, _passing(0, work, 1), 0)
         return replace(work, comms=(*work.comms, reduce, sums), passing=work.passing + buffer)
     return replace(_sharded(config, work, mesh), comms=work.comms + _collectives(config.stage, work, mesh) + (sums,))
@@ -151,18 +154,24 @@ def _group_elements(work: Work, parts: N) -> tuple[N, N]:
     return outside, layer
 
 
-def _groups(work: Work) -> N:
-    """Groups of parameters that are gathered and reduced together: the layers, and the rest."""
-    return sum(block.layers for block in work.blocks if block.entering) + 1
+def _groups(work: Work, trained: bool = False) -> N:
+    """Groups of parameters that travel together: the layers, and the rest. `trained`: only those with gradients."""
+    kept = [block for block in work.blocks if not trained or any(op.shapes and op.trained for op in block.ops)]
+    outside = any(not block.entering and any(op.shapes for op in block.ops) for block in kept)
+    return sum(block.layers for block in kept if block.entering) + int(outside)
+
+
+def _gradients(work: Work, parts: N) -> N:
+    """Bytes of the gradients of all trained parameters, padded to `parts` equal parts."""
+    return work.bytes.gradient * sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes(trained=True))
 
 
 def _collectives(stage: int, work: Work, mesh: Mesh) -> tuple[Comm, ...]:
     """Collectives that gather parameters and reduce gradients; those of a micro batch stand in forward and backward."""
-    parts, groups = mesh.shards, _groups(work)
-    parameters, split = _gathered(work, parts), parts > 1
-    gradients = work.bytes.gradient * sum(n * parts * shard_elements(shape, parts) for n, shape in work.shapes())
-    copies = _comm("all_reduce", "replicate", BACKWARD, mesh.replicas > 1, gradients // parts, groups, once=True)
-    scatter = _comm("reduce_scatter", "shard", BACKWARD, split, gradients, groups, once=stage == 1)
+    parts, groups, reduced = mesh.shards, _groups(work), _groups(work, trained=True)
+    parameters, gradients, split = _gathered(work, parts), _gradients(work, parts), parts > 1
+    copies = _comm("all_reduce", "replicate", BACKWARD, mesh.replicas > 1, gradients // parts, reduced, once=True)
+    scatter = _comm("reduce_scatter", "shard", BACKWARD, split, gradients, reduced, once=stage == 1)
     if stage < 3:
         return scatter, copies, _comm("all_gather", "shard", STEP, split, parameters, groups)
     gathers = tuple(_comm("all_gather", "shard", phase, split, parameters, groups) for phase in (FORWARD, BACKWARD))
@@ -188,11 +197,17 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
     if mesh.world == 1 and not config.offload:
         return trainable
     device = next(trainable.parts[0].parameters()).device
-    if config.offload and device.type == "cpu":
-        raise UserError("parallel.zero.offload: the states are in host memory already; it needs an accelerator")
+    if config.offload:
+        refuse_offload(device.type)
     groups = make_groups(mesh, device)
     if config.stage == 0:
         trainable.ranks = Replicas(trainable.parts[0], groups)
     else:
         trainable.ranks = Shards(trainable, groups, config.stage, config.offload)
     return trainable
+
+
+def refuse_offload(device: str) -> None:
+    """Raises UserError where host memory is all there is."""
+    if device == "cpu":
+        raise UserError("parallel.zero.offload: the states are in host memory already; it needs an accelerator")

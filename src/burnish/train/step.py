@@ -62,6 +62,10 @@ class Ranks(Protocol):
     def updated(self) -> None:
         """The update is done, or was left out."""
 
+    def shards(self) -> Iterable[Tensor]:
+        """Parameters beside those that the modules hold, for whoever counts them."""
+        ...
+
     def held_apart(self) -> Iterable[Tensor]:
         """Gradients between micro batches that are not in `.grad`, for whoever counts them."""
         ...
@@ -83,6 +87,9 @@ class Alone:
         return loss, labels, tokens, norm
 
     def updated(self) -> None: ...
+
+    def shards(self) -> Iterable[Tensor]:
+        return ()
 
     def held_apart(self) -> Iterable[Tensor]:
         return ()
@@ -161,7 +168,7 @@ def backward(loss: nn.Module, micros: Sequence[Batch], ranks: Ranks | None = Non
             ranks.before(index, len(micros))
             part = loss(*batch_tensors(batch, device))
             part.backward()
-            total += part.detach()
+            total += part.detach().to(device)  # offloaded parameters are not where the loss is
     ranks.reduced()
     return total.item()
 
