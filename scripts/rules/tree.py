@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDERS = ("src", "tests", "bench", "scripts")
+NOT_OURS = "bench/work"  # environments and checkouts of peers, made by benches and ignored by git
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,12 @@ class Source:
 
 
 def sources(root: Path, folders: tuple[str, ...] = FOLDERS) -> list[Source]:
-    """Every .py file below the named folders of `root`, in order of path."""
+    """Every .py file of ours below the named folders of `root`, in order of path."""
     found = []
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
+            if path.is_relative_to(root / NOT_OURS):
+                continue
             text = path.read_text(encoding="utf-8")
             found.append(Source(path.relative_to(root).as_posix(), text.splitlines(), ast.parse(text, str(path))))
     return found
