@@ -13,7 +13,7 @@ from burnish.apply import apply
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.models.decoder import Decoder
-from burnish.ops.master_weights import LARGEST_SCALE, LossScale, MasterWeights
+from burnish.ops.master_weights import LARGEST_SCALE, LEAST_SCALE, LossScale, MasterWeights
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load
 from burnish.train.loss import LanguageModelLoss
@@ -156,7 +156,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     trainable = make_trainable(make_recipe("fp16"))
     curve(trainable, 2)
     scale, before = loss_scale(trainable), everything(trainable)
-    assert (scale.value, scale.skipped) == (1024.0, 0)
+    assert (scale.value, scale.skipped) == (16.0, 0)
     scale.value = 2.0**30
     (skipped,) = curve(trainable, 1)
     assert (scale.value, scale.skipped, scale.held) == (2.0**29, 1, 0)
@@ -164,7 +164,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     assert 4.0 < skipped.loss < 6.0
     assert (skipped.labels, skipped.tokens) == (153, 174)
     assert all(torch.equal(a, b) for a, b in zip(before, everything(trainable), strict=True))
-    scale.value = 1024.0
+    scale.value = 16.0
     curve(trainable, 1)
     assert not torch.equal(before[0], everything(trainable)[0])
 
@@ -182,11 +182,11 @@ def test_the_scale_grows_after_steps_without_overflow_up_to_its_limit() -> None:
     assert scale.state_dict() == {"value": LARGEST_SCALE, "held": 1, "skipped": 0}
 
 
-def test_what_is_not_finite_at_a_scale_of_one_is_raised() -> None:
-    trainable = make_trainable(make_recipe({"compute": "fp16", "loss_scale": 2}))
+def test_what_is_not_finite_at_the_least_scale_is_raised() -> None:
+    trainable = make_trainable(make_recipe({"compute": "fp16", "loss_scale": 2 * LEAST_SCALE}))
     trainable.parts[0].model.layers[0].mlp.down.weight.register_hook(lambda gradient: gradient * float("inf"))
     curve(trainable, 1)
-    assert (loss_scale(trainable).value, loss_scale(trainable).skipped) == (1.0, 1)
+    assert (loss_scale(trainable).value, loss_scale(trainable).skipped) == (LEAST_SCALE, 1)
     with pytest.raises(NonFiniteError):
         curve(trainable, 1)
 

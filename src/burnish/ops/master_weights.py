@@ -20,6 +20,7 @@ from torch.optim.adamw import adamw
 
 # The gradient that enters the loss is the scale itself, in 16 bits at places: the largest power of two there is.
 LARGEST_SCALE = 2.0**15
+LEAST_SCALE = 2.0**-16
 
 
 @dataclass
@@ -27,10 +28,11 @@ class LossScale:
     """Factor on the loss that keeps small fp16 gradients from vanishing; gradients are divided by it before use.
 
     A step whose gradients overflow is left out and halves the factor; `interval` steps in a row that do not double it.
-    The loss of a step is a sum over tokens, which is a scale in itself; hence a start below the customary 2^16.
+    The loss is a sum over the tokens of a micro batch, which is a scale in itself: with 4,096 of them the first value here
+    is the customary 2^16 on a mean, and long micro batches may need one below 1.
     """
 
-    value: float = 2.0**10
+    value: float = 2.0**4
     growth: float = 2.0
     backoff: float = 0.5
     interval: int = 2000
@@ -56,7 +58,7 @@ class LossScale:
     def guarded(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """`step` that leaves out an update whose gradients overflow, and reports a norm of 0 for it.
 
-        What stays not finite at a scale of 1, or has a loss that is not finite, is raised as before.
+        What is not finite at the least scale, or has a loss that is not finite, is raised as before.
         """
 
         def guarded_step(*args: Any) -> Any:
@@ -64,9 +66,9 @@ class LossScale:
                 result = step(*args)
             except ArithmeticError as error:
                 attempted = getattr(error, "result", None)
-                if attempted is None or not math.isfinite(attempted.loss) or self.value <= 1.0:
+                if attempted is None or not math.isfinite(attempted.loss) or self.value <= LEAST_SCALE:
                     raise
-                self.value = max(self.value * self.backoff, 1.0)
+                self.value = max(self.value * self.backoff, LEAST_SCALE)
                 self.held, self.skipped = 0, self.skipped + 1
                 return replace(attempted, grad_norm=0.0)
             self.held += 1

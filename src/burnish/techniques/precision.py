@@ -36,11 +36,12 @@ HIGH = {
 class Config(Section):
     """`compute`: the format of matrix products and saved activations. The others are for fp16.
 
-    `loss_scale` is where the factor on the loss starts; it doubles after `growth_steps` steps without overflow.
+    `loss_scale` is where the factor on the loss (a sum over tokens) starts; it halves at each overflow and doubles after
+    `growth_steps` steps without one.
     """
 
     compute: Literal["fp32", "bf16", "fp16"] = "fp32"
-    loss_scale: float = Field(default=2.0**10, ge=1, le=2.0**15)
+    loss_scale: float = Field(default=2.0**4, ge=2.0**-16, le=2.0**15)
     growth_steps: int = Field(default=2000, ge=1)
 
     @model_validator(mode="before")
