@@ -20,7 +20,8 @@ def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
     named = recipe.machine.chip is not None
     device = hardware or (chip(recipe.machine.chip) if recipe.machine.chip else detect(recipe.machine.threads))
     work, passes = apply.predict(recipe, describe(recipe.model, shapes_of(recipe)))
-    kinds = {f"memory.{name}": float(size) for name, size in simulate.step_bytes(work).items()}
+    sizes = simulate.step_bytes(work).items()
+    kinds = {f"memory.{name}": float(size) for name, size in sizes if size or name != "passing"}
     predicted = {"parameters": float(recipe.model.parameters), **kinds, "memory.peak": sum(kinds.values())}
     predicted["file.bytes"] = float(file_bytes(recipe))
     predicted |= _step(recipe, work, device)

@@ -16,7 +16,7 @@ from burnish.units import signed_percent
 if TYPE_CHECKING:
     from burnish.prove.claim import Verdict
 
-KINDS = ("parameters", "gradients", "optimizer", "saved", "peak")
+KINDS = ("parameters", "gradients", "optimizer", "saved", "passing", "peak")
 
 
 def plan(made: Plan, console: Console | None = None) -> None:
@@ -35,6 +35,8 @@ def plan(made: Plan, console: Console | None = None) -> None:
         out.print(f"pass {number}: [bold]{taken.technique}[/bold]{only}, {taken.reason}", highlight=False)
     table = Table("predicted, one rank", "", box=None, header_style="dim")
     for kind in KINDS:
+        if kind == "passing" and not made.predicted.get("memory.passing"):
+            continue
         table.add_row(f"memory: {kind}", text(made.predicted[f"memory.{kind}"], "bytes"))
     if made.capacity:
         table.add_row("memory: there is", text(made.capacity, "bytes"))
