@@ -171,8 +171,9 @@ def observed_frozen(recipe: Recipe, micro: int) -> Observation:
 
 
 def whole_weights(trainable: Trainable) -> dict[str, np.ndarray]:
-    """Every parameter, put together from its shards."""
-    return {name: whole(tensor).numpy() for name, tensor in trainable.parts[0].state_dict().items()}
+    """Every parameter, put together from its shards; numpy knows no bfloat16."""
+    named = {name: whole(tensor) for name, tensor in trainable.parts[0].state_dict().items()}
+    return {name: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in named.items()}
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -72,6 +72,20 @@ def test_parity_with_checkpointing(settings):
     check_parity(make_recipe("narrow", True, 4, 3, **settings), LABELS[4])
 
 
+@pytest.mark.parametrize("compute", ["bf16", "fp16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_16_bit_training_is_that_of_one_process(stage, compute):
+    """The same formats, sums in another order. A vector rounded to bf16, or a scale left in, would be far outside."""
+    alone = make_trainable(make_recipe("odd", True, 1, 0, precision__compute=compute))
+    recipe = make_recipe("odd", True, 2, stage, precision__compute=compute)
+    steps = steps_of(recipe, LABELS[2])
+    expected = [alone.step(batches, 0.01) for batches in steps]
+    for results, weights, _ in ranks.run(2, trained, recipe, steps):
+        assert [r.loss for r in results] == pytest.approx([r.loss for r in expected], rel=1e-3)
+        assert [r.grad_norm for r in results] == pytest.approx([r.grad_norm for r in expected], rel=1e-2)
+        assert weights["model.norm.weight"].dtype == np.float32
+
+
 @pytest.mark.parametrize(("stage", "world", "shard"), [(1, 2, 0), (2, 4, 2), (3, 2, 0)])
 def test_offloaded_states_train_alike(stage, world, shard):
     zero = {"stage": stage, "offload": True}
