@@ -57,7 +57,7 @@ class LiveBytes(TorchDispatchMode):
     def _follow(self, tensor: Tensor) -> None:
         try:
             storage = local(tensor).untyped_storage()
-        except (RuntimeError):  # a tensor without storage of its own
+        except RuntimeError:  # a tensor without storage of its own
             return
         if storage.device.type != "meta" and storage._cdata not in self._followed:
             self._followed[storage._cdata] = StorageWeakRef(storage)

@@ -127,7 +127,9 @@ class Recipe(Section):
     parallel: Parallel = Parallel()
     precision: Precision = Precision()
     memory: Memory = Memory()
-    techniques: dict[str, SerializeAsAny[Section]] = Field(default_factory=dict)  # those without a section of their own, by name
+    techniques: dict[str, SerializeAsAny[Section]] = Field(
+        default_factory=dict
+    )  # those without a section of their own, by name
     train: Train
     export: Export = Export()
     machine: Machine = Machine()

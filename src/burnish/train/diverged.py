@@ -12,7 +12,7 @@ from burnish.data.batch import Batch
 from burnish.train.step import backward
 
 
-class _Found(Exception):  # noqa: N818 - ends the watched pass early; it is no error
+class _Found(Exception):  # ends the watched pass early; it is no error
     def __init__(self, where: str) -> None:
         self.where = where
 
