@@ -22,7 +22,11 @@ MADE = ("runs/", "bench/results/")  # what a command makes
 
 def check(root: Path) -> tuple[str, list[str]]:
     """Numbers of commands and paths looked up, and those that are not there."""
-    pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted(p for p in (root / "docs").rglob("*.md") if p.name not in EXAMPLES)]
+    pages = [
+        root / "README.md",
+        root / "CONTRIBUTING.md",
+        *sorted(p for p in (root / "docs").rglob("*.md") if p.name not in EXAMPLES),
+    ]
     commands, paths, problems = [], [], []
     for page in pages:
         if not page.exists():

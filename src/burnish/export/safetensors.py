@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,7 @@ def _write_weights(
         file = file_name(number, count)
         part = {n: tensors[n].to(device="cpu", dtype=dtype).contiguous() for n in names}
         save_file(part, folder / file, metadata=about)
+        shutil.copymode(folder / "config.json", folder / file)  # save_file makes it readable by its owner alone
         weight_map |= dict.fromkeys(names, file)
     if count > 1:
         total = sum(t.numel() * dtype.itemsize for t in tensors.values())
