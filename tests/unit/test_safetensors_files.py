@@ -231,7 +231,7 @@ def test_files_of_several_dtypes_load_in_the_widest(tmp_path):
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
 
 
-def test_weights_are_as_readable_as_the_config(tmp_path: Path) -> None:
+def test_weights_are_as_readable_as_the_config(tmp_path) -> None:
     config = ModelConfig(vocab=50, hidden=8, ffn=8, layers=1, heads=2)
     save_folder(Decoder(config), config, tmp_path / "m")
     modes = {file.stat().st_mode for file in (tmp_path / "m").iterdir()}
