@@ -30,6 +30,11 @@ class Chip:
     source: str = ""
     threads: int = 0
 
+    @property
+    def accelerator(self) -> bool:
+        """Whether it has memory of its own; a processor is the one whose threads are counted."""
+        return not self.threads
+
     def record(self) -> dict[str, Any]:
         """As plain values for a record."""
         return {key: value for key, value in asdict(self).items() if value}

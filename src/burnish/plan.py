@@ -22,6 +22,8 @@ def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
     work, passes = apply.predict(recipe, describe(recipe.model, shapes_of(recipe)))
     sizes = simulate.step_bytes(work).items()
     kinds = {f"memory.{name}": float(size) for name, size in sizes if size or name != "passing"}
+    if margin := simulate.reserve(kinds, device):
+        kinds["memory.reserve"] = margin
     predicted = {"parameters": float(recipe.model.parameters), **kinds, "memory.peak": sum(kinds.values())}
     predicted["file.bytes"] = float(file_bytes(recipe))
     predicted |= _step(recipe, work, device)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish import lock, recipe_files, records, run_folder
+from burnish.errors import BudgetNotMet
 from burnish.finished import export_model, generate, require_torch
 from burnish.hardware import Chip, detect
+from burnish.out_of_memory import is_out_of_memory
 from burnish.plan import make_plan
 from burnish.progress import Screen
 from burnish.recipe import Recipe
@@ -124,7 +126,7 @@ def _train(
     """Measure the machine, plan for it, and train."""
     from burnish.hardware import probe
     from burnish.measure import clock, peak_memory, reset_peak
-    from burnish.runnable import make_job
+    from burnish.runnable import make_job, say_out_of_memory
     from burnish.train.loop import Hooks, train
 
     with clock(found.seconds, "measure machine"):
@@ -156,7 +158,12 @@ def _train(
             ),
             noted=note,
         )
-        outcome = train(trainable, job, hooks)
+        try:
+            outcome = train(trainable, job, hooks)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise BudgetNotMet(say_out_of_memory(error, recipe, plan, device)) from None
     found.seconds["train"] += sum(step.seconds for step in outcome.curve if step.step <= started_at)
     if started_at < job.steps:
         found.measured["memory.peak"] = float(peak_memory(device) - before)

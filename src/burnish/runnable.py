@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from burnish import apply
+from burnish import apply, out_of_memory
 from burnish.describe import batch_arithmetic
 from burnish.errors import UserError
 from burnish.export.safetensors import load_folder
@@ -18,6 +18,7 @@ from burnish.models.decoder import Decoder
 from burnish.models.layers import check_attention
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import differences
+from burnish.records import Plan
 from burnish.train.loop import Job
 from burnish.train.loss import LanguageModelLoss
 from burnish.train.optim import build_optimizer, lr_at
@@ -172,3 +173,15 @@ def load_best(recipe: Recipe, checkpoint: Path) -> Decoder:
     trainable = plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip)
     load_checkpoint(checkpoint, trainable, read_state(checkpoint).identity)
     return loss.model
+
+
+def say_out_of_memory(error: BaseException, recipe: Recipe, plan: Plan, device: str) -> str:
+    """One line on a failed allocation: what was asked for, what was there, and what would help."""
+    allocated = reserved = 0.0
+    if device.startswith("cuda"):
+        allocated, reserved = float(torch.cuda.memory_allocated()), float(torch.cuda.memory_reserved())
+    kinds = {key: size for key, size in plan.predicted.items() if key.startswith("memory.") and key != "memory.peak"}
+    largest = max(kinds, key=lambda key: kinds[key]).removeprefix("memory.")
+    asked = out_of_memory.requested(str(error))
+    memory = out_of_memory.Memory(asked, allocated, reserved, plan.capacity or 0.0, out_of_memory.expandable())
+    return out_of_memory.explain(memory, largest, recipe.memory.checkpointing.mode, recipe.train.micro_batch)

@@ -16,7 +16,7 @@ from burnish.units import signed_percent
 if TYPE_CHECKING:
     from burnish.prove.claim import Verdict
 
-KINDS = ("parameters", "gradients", "optimizer", "saved", "passing", "peak")
+KINDS = ("parameters", "gradients", "optimizer", "saved", "passing", "reserve", "peak")
 
 
 def plan(made: Plan, console: Console | None = None) -> None:
