@@ -35,7 +35,7 @@ def plan(made: Plan, console: Console | None = None) -> None:
         out.print(f"pass {number}: [bold]{taken.technique}[/bold]{only}, {taken.reason}", highlight=False)
     table = Table("predicted, one rank", "", box=None, header_style="dim")
     for kind in KINDS:
-        if kind == "passing" and not made.predicted.get("memory.passing"):
+        if kind in ("passing", "reserve") and not made.predicted.get(f"memory.{kind}"):
             continue
         table.add_row(f"memory: {kind}", text(made.predicted[f"memory.{kind}"], "bytes"))
     if made.capacity:
