@@ -28,6 +28,7 @@ SMALL = {
     "train.eval_every": 0,
     "train.checkpoint_every": 0,
     "export.prompts": [],
+    "machine.threads": 1,  # too small for more: on a busy machine two would wait for each other
 }
 
 

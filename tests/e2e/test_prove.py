@@ -1,0 +1,93 @@
+"""Claims measured as a user measures them, in processes; and for each a break that must turn its verdict."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import burnish.prove
+from burnish.ops import recompute
+from burnish.prove import checkpointing, claims, recipes, zero
+from burnish.prove.claim import Verdict
+
+TITLES = {
+    "checkpointing": "full: FLOPs 1.",
+    "recipes": "12 of 12 losses equal; changed: optim.lr",
+    "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
+}
+
+
+def test_each_claim_has_a_row_here() -> None:
+    assert claims() == sorted(TITLES)
+
+
+@pytest.mark.parametrize("claim", TITLES)
+def test_claim_holds(claim: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "burnish", "prove", claim, "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (verdict,) = [Verdict(**found) for found in json.loads(done.stdout)]
+    assert (verdict.claim, verdict.holds) == (claim, True)
+    assert TITLES[claim] in verdict.measured
+    assert verdict.seconds > 0
+
+
+def test_a_claim_that_does_not_hold_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from burnish.cli import code_of
+
+    failed = Verdict(
+        claim="zero",
+        statement="",
+        varied="",
+        held="",
+        expected="1",
+        measured="2",
+        holds=False,
+        why="",
+        source="",
+        code="",
+    )
+    monkeypatch.setattr(burnish.prove, "prove", lambda claim: [failed])
+    assert code_of(["prove", "zero"]) == 1
+    printed = capsys.readouterr()
+    assert "does not hold" in printed.out
+    assert printed.err == "burnish: did not hold here: zero\n"
+
+
+def check_holds(module: object) -> None:
+    """The named check of the breaks below."""
+    assert module.measure().holds  # type: ignore[attr-defined]
+
+
+@pytest.mark.sabotage
+@pytest.mark.parametrize("stage", [1, 3])
+def test_another_stage_than_2_is_noticed(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage 1 keeps whole gradients, stage 3 gathers in forward."""
+    monkeypatch.setattr(zero, "STAGE", stage)
+    with pytest.raises(AssertionError):
+        check_holds(zero)
+
+
+@pytest.mark.sabotage
+def test_a_product_kept_for_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recompute, "_last_linear", lambda module: None)
+    with pytest.raises(AssertionError):
+        check_holds(checkpointing)
+
+
+@pytest.mark.sabotage
+def test_a_lock_file_that_forgets_the_seed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = recipes.recipe_files.load_locked
+
+    def without_seed(*given: Any) -> Any:
+        recipe, lock = load(*given)
+        return recipes.replace(recipe, {"train.seed": recipe.train.seed + 1}), lock
+
+    monkeypatch.setattr(recipes.recipe_files, "load_locked", without_seed)
+    with pytest.raises(AssertionError):
+        check_holds(recipes)
