@@ -72,7 +72,12 @@ BARS = (
         "bench/train_vs_transformers.py",
         ("training against the Hugging Face Trainer: peak memory", "memory_ratio", None, 0.7, "x"),
         ("training against the Hugging Face Trainer: tokens/s", "speed_ratio", 1.0, None, "x"),
-        ("the same, compiled: tokens/s", "speed_ratio_compiled", None, None, "x"),
+    ),
+    *_rows(
+        "spine",
+        "train_vs_transformers_compiled",
+        "bench/train_vs_transformers.py --compile --batch 4",
+        ("the same with compiled layers: tokens/s", "speed_ratio_compiled", None, None, "x"),
     ),
     *_rows(
         "spine",
