@@ -164,6 +164,9 @@ def _train(
             if not is_out_of_memory(error):
                 raise
             raise BudgetNotMet(say_out_of_memory(error, recipe, plan, device)) from None
+    for text in (text for carried in trainable.carried.values() for text in carried.notes()):
+        if text not in found.notes:
+            note(text)
     found.seconds["train"] += sum(step.seconds for step in outcome.curve if step.step <= started_at)
     if started_at < job.steps:
         found.measured["memory.peak"] = float(peak_memory(device) - before)

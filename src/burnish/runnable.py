@@ -28,6 +28,8 @@ from burnish.train.step import StepResult, Trainable, plain_trainable
 if TYPE_CHECKING:
     from burnish.data.prepare import Prepared
 
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def pick_device(wanted: str) -> tuple[str, str]:
     """The device to run on and how it was chosen. Raises UserError for CUDA where there is none."""
@@ -68,12 +70,14 @@ def _starting_config(recipe: Recipe, folder: Path) -> None:
 
 
 def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
-    """The model with its loss. The attention that will run is first compared with a plain softmax.
+    """The model with its loss. The attention that will run, in float32 for judging and in the format of products, is first
+    compared with a plain softmax.
 
     Weights are drawn from the recipe's seed, or read from `train.init`.
     """
     torch.set_num_threads(recipe.machine.threads)
-    check_attention(device, torch.float32)
+    for dtype in {torch.float32, FORMATS[recipe.precision.compute]}:
+        check_attention(device, dtype)
     torch.manual_seed(recipe.train.seed)
     if recipe.train.init is None:
         model = Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed))

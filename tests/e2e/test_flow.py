@@ -153,6 +153,17 @@ def test_train_then_run_finishes_without_training_again(finished: Path) -> None:
     assert {row["key"]: row["measured"] for row in report["rows"]}["flops.step"] > 0
 
 
+def test_skipped_steps_of_fp16_are_noted(tmp_path: Path) -> None:
+    """A scale far too large: steps are left out until it has halved often enough, and the records say how many."""
+    scaled = 'precision={"compute": "fp16", "loss_scale": 32768}'
+    burnish("train", *SMALL, scaled, "train.steps=14", "--out", "run", cwd=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    skipped = sum(line.get("grad_norm") == 0.0 for line in lines)
+    assert 2 <= skipped < 14
+    (note,) = [n for n in json.loads((tmp_path / "run" / "records.json").read_text())["notes"] if "fp16" in n]
+    assert note.startswith(f"fp16: steps skipped because gradients overflowed: {skipped}; loss scale at the end ")
+
+
 def test_recipe_new_makes_a_recipe_that_runs(tmp_path: Path) -> None:
     burnish("recipe", "new", "my-first", cwd=tmp_path)
     shown = burnish("recipe", "show", "my_first.py", "train.steps=77", cwd=tmp_path).stdout

@@ -1,4 +1,4 @@
-"""16-bit training against float32 and against torch's autocast; loss scaling; masters through a checkpoint."""
+"""16-bit training against float32 and against torch's autocast; masters through a checkpoint."""
 
 from functools import cache
 from pathlib import Path
@@ -9,17 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from burnish import runnable
 from burnish.apply import apply
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.models.decoder import Decoder
-from burnish.ops.master_weights import LARGEST_SCALE, LEAST_SCALE, LossScale, MasterWeights
+from burnish.models.layers import check_attention
+from burnish.ops.master_weights import LossScale, MasterWeights
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load
 from burnish.train.loss import LanguageModelLoss
-from burnish.train.optim import build_optimizer
+from burnish.train.optim import begun, build_optimizer, fill_state
 from burnish.train.state import State, load_checkpoint, save_checkpoint
-from burnish.train.step import NonFiniteError, StepResult, Trainable, plain_trainable
+from burnish.train.step import StepResult, Trainable, plain_trainable
 
 MODEL = ModelConfig(
     vocab=320, hidden=64, ffn=160, heads=4, kv_heads=2, layers=3, head_dim=16, tied=True, max_positions=64
@@ -70,12 +72,6 @@ def losses(trainable: Trainable) -> np.ndarray:
 def masters(trainable: Trainable) -> MasterWeights:
     assert isinstance(trainable.optimizer, MasterWeights)
     return trainable.optimizer
-
-
-def loss_scale(trainable: Trainable) -> LossScale:
-    scale = masters(trainable).scale
-    assert scale is not None
-    return scale
 
 
 def everything(trainable: Trainable) -> list[Tensor]:
@@ -152,45 +148,6 @@ def test_micro_batches_add_up_in_float32() -> None:
     assert set(seen) == {torch.float32}
 
 
-def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
-    trainable = make_trainable(make_recipe("fp16"))
-    curve(trainable, 2)
-    scale, before = loss_scale(trainable), everything(trainable)
-    assert (scale.value, scale.skipped) == (16.0, 0)
-    scale.value = 2.0**30
-    (skipped,) = curve(trainable, 1)
-    assert (scale.value, scale.skipped, scale.held) == (2.0**29, 1, 0)
-    assert skipped.grad_norm == 0.0
-    assert 4.0 < skipped.loss < 6.0
-    assert (skipped.labels, skipped.tokens) == (153, 174)
-    assert all(torch.equal(a, b) for a, b in zip(before, everything(trainable), strict=True))
-    scale.value = 16.0
-    curve(trainable, 1)
-    assert not torch.equal(before[0], everything(trainable)[0])
-
-
-def test_the_scale_grows_after_steps_without_overflow_up_to_its_limit() -> None:
-    trainable = make_trainable(make_recipe({"compute": "fp16", "loss_scale": 64, "growth_steps": 2}))
-    curve(trainable, 5)
-    scale = loss_scale(trainable)
-    assert (scale.value, scale.held, scale.skipped) == (256.0, 1, 0)
-    scale.value = LARGEST_SCALE
-    saved = scale.state_dict()
-    curve(trainable, 1)
-    assert loss_scale(trainable).value <= LARGEST_SCALE
-    scale.load_state_dict(saved)
-    assert scale.state_dict() == {"value": LARGEST_SCALE, "held": 1, "skipped": 0}
-
-
-def test_what_is_not_finite_at_the_least_scale_is_raised() -> None:
-    trainable = make_trainable(make_recipe({"compute": "fp16", "loss_scale": 2 * LEAST_SCALE}))
-    trainable.parts[0].model.layers[0].mlp.down.weight.register_hook(lambda gradient: gradient * float("inf"))
-    curve(trainable, 1)
-    assert (loss_scale(trainable).value, loss_scale(trainable).skipped) == (LEAST_SCALE, 1)
-    with pytest.raises(NonFiniteError):
-        curve(trainable, 1)
-
-
 @pytest.mark.parametrize("compute", ["bf16", "fp16"])
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(compute: str, tmp_path: Path) -> None:
     whole, first = make_trainable(make_recipe(compute)), make_trainable(make_recipe(compute))
@@ -200,6 +157,30 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(compute: str, tmp_path: Pat
     resumed = make_trainable(make_recipe(compute), seed=9)
     load_checkpoint(path, resumed, {})
     assert [r.loss for r in curve(resumed, 3)] == expected[3:].tolist()
+
+
+@pytest.mark.parametrize(("compute", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_attention_is_checked_in_the_format_of_products(
+    compute: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+    monkeypatch.setattr(runnable, "check_attention", lambda *given: checked.append((given, check_attention(*given))))
+    runnable.make_loss(replace(make_recipe(compute), {"machine.threads": torch.get_num_threads()}), "cpu")
+    assert {given for given, _ in checked} == {("cpu", torch.float32), ("cpu", dtype)}
+    assert max(worst for _, worst in checked) > 1e-3  # rounding to 16 bits took place
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp16"])
+def test_states_filled_early_change_nothing(compute: str) -> None:
+    """As the loop does before the first step; what comes out is the same bit for bit."""
+    late, early = make_trainable(make_recipe(compute)), make_trainable(make_recipe(compute))
+    fill_state(early.optimizer)
+    assert not begun(early.optimizer)
+    assert all(len(state) == 4 for state in early.optimizer.state.values())
+    fill_state(early.optimizer)
+    assert curve(late, 3) == curve(early, 3)
+    assert begun(early.optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(everything(late), everything(early), strict=True))
 
 
 @pytest.mark.parametrize("compute", ["bf16", "fp16"])

@@ -39,6 +39,37 @@ def test_training_goes_on_bit_for_bit(tmp_path, tied):
     assert {s["step"].item() for s in again.optimizer.state.values()} == {6.0}
 
 
+class Count:
+    """Something a technique carries."""
+
+    def __init__(self, value=0.0):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+    def notes(self):
+        return []
+
+
+def test_what_techniques_carry_goes_with_the_checkpoint(tmp_path):
+    trainable, again = _trained(1), tiny_trainable()
+    trainable.carried = {"first": Count(0.1), "second": Count(-3.0)}
+    path = _save(tmp_path, trainable, 1)
+    again.carried = {"second": Count()}
+    load_checkpoint(path, again, IDENTITY)
+    assert again.carried["second"].value == -3.0
+    load_checkpoint(path, tiny_trainable(), IDENTITY)  # whoever only wants the weights carries nothing
+    before = weights(again)
+    again.carried = {"third": Count()}
+    with pytest.raises(UserError, match="holds no third"):
+        load_checkpoint(_save(tmp_path, _trained(2, seed=4), 2), again, IDENTITY)
+    assert all(torch.equal(value, before[name]) for name, value in weights(again).items())
+
+
 def test_flt_015_random_state_is_that_of_the_moment_of_saving(tmp_path):
     trainable = _trained(1)
     torch.manual_seed(5)

@@ -86,6 +86,14 @@ class LossScale:
         """Go on from `state_dict`."""
         self.value, self.held, self.skipped = state["value"], int(state["held"]), int(state["skipped"])
 
+    def notes(self) -> list[str]:
+        """The steps left out, where there were any."""
+        if not self.skipped:
+            return []
+        return [
+            f"fp16: steps skipped because gradients overflowed: {self.skipped}; loss scale at the end {self.value:g}"
+        ]
+
 
 class MasterWeights(torch.optim.Optimizer):
     """AdamW over float32 masters of 16-bit parameters; state by parameter: master, step, exp_avg, exp_avg_sq.
@@ -126,23 +134,24 @@ class MasterWeights(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update the masters from the float32 gradients and round them into the parameters."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if "master" not in self.state[parameter]:
-                    self.state[parameter]["master"] = self._whole[parameter]
-        self._whole.clear()
+        self.fill_state()
         for group in self.param_groups:
             if parameters := [p for p in group["params"] if p.grad is not None]:
                 self._update(group, parameters)
                 self._copy_back(parameters)
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        states = [self.state[p] for p in parameters]
-        for state in states:
-            if "exp_avg" not in state:
-                master = state["master"]
+    def fill_state(self) -> None:
+        """Masters, moments and counters of every parameter that has none yet."""
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            state = self.state[parameter]
+            if "master" not in state:
+                master = state["master"] = self._whole[parameter]
                 state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(master), torch.zeros_like(master)
+        self._whole.clear()
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        states = [self.state[p] for p in parameters]
         beta1, beta2 = group["betas"]
         adamw(
             [state["master"] for state in states],

@@ -87,6 +87,7 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
     trainable.optimizer = MasterWeights(trainable.optimizer, trainable.parts, dtype, scale)
     if scale is not None:
         trainable.step = scale.guarded(trainable.step)
+        trainable.carried["loss_scale"] = scale
     return trainable
 
 

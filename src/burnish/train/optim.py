@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from burnish.ops.master_weights import MasterWeights
 from burnish.recipe import Optim, Schedule
 
 
@@ -34,11 +35,13 @@ def build_optimizer(model: nn.Module, settings: Optim) -> torch.optim.AdamW:
 
 
 def fill_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give AdamW its moments and counters now, as its first step would.
+    """Give AdamW its moments and counters now, as its first step would; one over masters fills its own.
 
     Made in the middle of the first step they land between activations, and the pieces left of the heap then raise the
     peak of every later step. Other optimizers, and one that has begun, are left alone.
     """
+    if isinstance(optimizer, MasterWeights):
+        optimizer.fill_state()
     if type(optimizer) is not torch.optim.AdamW or optimizer.state:
         return
     for group in optimizer.param_groups:

@@ -103,10 +103,10 @@ def read_state(path: Path) -> State:
 
 
 def load_checkpoint(path: Path, trainable: Trainable, identity: Mapping[str, Any]) -> State:
-    """Put parameters, buffers, optimizer state and torch's random state back exactly as they were saved.
+    """Put parameters, buffers, optimizer state, what techniques carry and torch's random state back exactly as saved.
 
     Raises UserError, before anything is changed, for a damaged checkpoint, for one of other settings than `identity`
-    (naming what differs) and for one whose tensors do not fit the model.
+    (naming what differs) and for one whose tensors do not fit the model or which lacks what a technique carries.
     """
     if fault := _fault(path):
         raise UserError(f"{path}: {fault}; resume from another checkpoint")
@@ -114,6 +114,10 @@ def load_checkpoint(path: Path, trainable: Trainable, identity: Mapping[str, Any
     now = json.loads(json.dumps(identity))  # as JSON gives it back: tuples are lists
     if changed := differences(dict(state.identity), now):
         raise UserError(f"{path} was written with other settings: {'; '.join(changed)}; use those, or a new run folder")
+    rest = _read_json(path / STATE)
+    carried = rest.get("carried", {})
+    if absent := trainable.carried.keys() - carried.keys():
+        raise UserError(f"{path}: holds no {', '.join(sorted(absent))}; use its own recipe, or a new run folder")
     tensors = dict(_model_tensors(trainable))
     with safe_open(path / MODEL, framework="pt") as saved:
         _check_shapes(path, tensors, {name: tuple(saved.get_slice(name).get_shape()) for name in saved.keys()})  # noqa: SIM118
@@ -127,7 +131,9 @@ def load_checkpoint(path: Path, trainable: Trainable, identity: Mapping[str, Any
             parameter = tensors[owner]
             # A copy of our own: what safetensors hands out may be a view of the file.
             trainable.optimizer.state[parameter][key] = saved.get_tensor(name).to(parameter.device, copy=True)
-    _set_random_state(_read_json(path / STATE)["random"])
+    for name, thing in trainable.carried.items():
+        thing.load_state_dict(carried[name])
+    _set_random_state(rest["random"])
     return state
 
 
@@ -160,7 +166,9 @@ def _write(folder: Path, trainable: Trainable, state: State) -> None:
     optimizer = {name: tensor.contiguous() for name, tensor in _optimizer_tensors(trainable)}
     save_file(model, folder / MODEL)
     save_file(optimizer, folder / OPTIMIZER)
-    (folder / STATE).write_text(json.dumps(asdict(state) | {"random": _random_state()}, indent=1), encoding="utf-8")
+    carried = {name: thing.state_dict() for name, thing in trainable.carried.items()}
+    rest = asdict(state) | {"carried": carried, "random": _random_state()}
+    (folder / STATE).write_text(json.dumps(rest, indent=1), encoding="utf-8")
     files = {name: _fingerprint(folder / name) for name in (MODEL, OPTIMIZER, STATE)}
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
     for path in (*folder.iterdir(), folder):

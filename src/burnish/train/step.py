@@ -95,6 +95,18 @@ class Alone:
         return ()
 
 
+class Carried(Protocol):
+    """What a technique keeps from step to step beside tensors; a checkpoint holds it, as values that JSON knows."""
+
+    def state_dict(self) -> dict[str, float]: ...
+
+    def load_state_dict(self, state: dict[str, float]) -> None: ...
+
+    def notes(self) -> list[str]:
+        """What the records of a run should say of it at the end."""
+        ...
+
+
 @dataclass
 class Trainable:
     """What techniques rewrite: modules, optimizer, and `step(micro batches, lr)`, which makes one optimizer step.
@@ -106,6 +118,7 @@ class Trainable:
     optimizer: torch.optim.Optimizer
     step: Step
     ranks: Ranks = field(default_factory=Alone)
+    carried: dict[str, Carried] = field(default_factory=dict)  # by a name of its own
 
 
 def plain_trainable(loss: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> Trainable:
