@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from burnish.config import ModelConfig
 from burnish.mesh import N, pick
-from burnish.work import ACTIVATION, INDEX, STATISTIC, Block, Op, Saved, Work
+from burnish.work import ACTIVATION, INDEX, ROUNDED, STATISTIC, WIDENED, Block, Op, Saved, Work
 
 if TYPE_CHECKING:
     from burnish.recipe import Recipe
 
 SAVED_TABLE = "torch 2.13"
+CHUNK = 512  # tokens whose logits exist at a time, as in ops/cross_entropy.py
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def describe(model: ModelConfig, shapes: Shapes) -> Work:
     )
     blocks = (
         Block("embed", 1, (embed,)),
-        Block("layer", model.layers, layer, entering=Saved("input", ACTIVATION, T * H)),
+        Block("layer", model.layers, layer, entering=layer[0].saved[0]),
         Block("head", 1, (norm("norm", T, H), head(T, H, V, model.tied))),
     )
     return Work(blocks, shapes.micro, T, shapes.step_rows * shapes.seq)
@@ -119,10 +120,18 @@ def head(tokens: N, hidden: int, vocab: int, tied: bool) -> Op:
     """Chunked cross entropy makes its gradients in forward: three products there, none in backward.
 
     It keeps the gradients of the hidden states and of the weight; a tied weight is the embedding's and counted there.
+    While it runs there are the float32 logits of one chunk and, in 16 bits, their rounded copy and the weight's gradient
+    summed in float32.
     """
     flops = 3 * 2 * tokens * hidden * vocab
+    logits = pick(tokens > CHUNK, CHUNK, tokens) * vocab
+    transient = (
+        Saved("logits", STATISTIC, logits),
+        Saved("logits", ROUNDED, logits),
+        Saved("weight gradient", WIDENED, vocab * hidden),
+    )
     saved = (
         Saved("hidden gradient", ACTIVATION, tokens * hidden),
         Saved("weight gradient", ACTIVATION, vocab * hidden),
     )
-    return Op("head", () if tied else ((vocab, hidden),), flops, 0, saved, group="matmul")
+    return Op("head", () if tied else ((vocab, hidden),), flops, 0, saved, transient, group="matmul")

@@ -27,7 +27,7 @@ METRICS = (
     Metric("memory.gradients", "Gradients", "bytes"),
     Metric("memory.optimizer", "Optimizer state", "bytes"),
     Metric("memory.saved", "Saved for backward", "bytes"),
-    Metric("memory.passing", "Gathered and reduced in passing", "bytes"),
+    Metric("memory.passing", "Comes and goes in a step", "bytes"),
     Metric("memory.reserve", "Allocator's reserve", "bytes"),
     Metric("memory.peak", "Peak memory", "bytes"),
     Metric("flops.step", "Work per step", "FLOPs"),

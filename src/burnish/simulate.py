@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from burnish.hardware import Chip
-from burnish.mesh import N
-from burnish.work import Work, flops, saved_bytes, state_bytes
+from burnish.mesh import N, pick
+from burnish.work import Work, backward_bytes, flops, saved_bytes, state_bytes, transient_bytes
 
 # A tensor kept for backward is written and read in forward, read in backward, and its gradient written and read.
 PASSES_OVER_SAVED = 5
@@ -30,13 +30,19 @@ def reserve(kinds: Mapping[str, float], chip: Chip) -> float:
 
 
 def step_bytes(work: Work) -> dict[str, N]:
-    """Bytes on one rank at the fullest moment, by kind; offloaded shards are not there. Gradients appear as saved tensors
-    go, so the sum is a ceiling."""
+    """Bytes on one rank at the fuller of two moments, by kind; offloaded shards are not there.
+
+    At the end of forward the loss makes its logits, and there are gradients only if an earlier micro batch left some. In
+    backward a recomputed layer comes back and gradients of activations are made; those of parameters appear as saved
+    tensors go, so this one is a ceiling. `passing` is what makes the sum that of the fuller moment.
+    """
     state = state_bytes(work)
     if work.sharding.offloaded:
         state = {"parameter": work.gathered, "gradient": 0, "optimizer": 0}
     kinds = {f"{name}s" if name != "optimizer" else name: size for name, size in state.items()}
-    return {**kinds, "saved": saved_bytes(work), "passing": work.passing}
+    forward = transient_bytes(work) + work.visiting - pick(work.micro > 1, 0, kinds["gradients"])
+    backward = backward_bytes(work) + work.passing
+    return {**kinds, "saved": saved_bytes(work), "passing": pick(forward > backward, forward, backward)}
 
 
 def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> float | np.ndarray | None:

@@ -10,7 +10,7 @@ Byte conventions of a collective: all-reduce counts the tensor, all-gather its o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -23,11 +23,13 @@ FORWARD, RECOMPUTE, BACKWARD, STEP = "forward", "recompute", "backward", "step"
 
 # What a tensor saved for backward holds decides how many bytes an element takes.
 ACTIVATION, STATISTIC, INDEX = "activation", "statistic", "index"
+# Copies in the other format, which exist only where products are made in 16 bits.
+ROUNDED, WIDENED = "rounded", "widened"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor kept from forward to backward, of one micro batch. `role` is activation, statistic or index."""
+    """A tensor of one micro batch that is kept from forward to backward, or there while an operation runs."""
 
     name: str
     role: str
@@ -58,6 +60,7 @@ class Op:
     flops: N = 0
     backward: N = 0
     saved: tuple[Saved, ...] = ()
+    transient: tuple[Saved, ...] = ()  # there while its forward runs, beside what it saves; large ones only
     comms: tuple[Comm, ...] = ()
     trained: bool = True  # whether its parameters get gradients and optimizer state
     group: str = ""  # "matmul", "attention" or "" (cheap); what selective recomputation tells apart
@@ -72,6 +75,7 @@ class Block:
     ops: tuple[Op, ...]
     recomputed: N = 0
     entering: Saved | None = None  # what a recomputed layer must keep: its input
+    returning: tuple[Saved, ...] = ()  # what its second forward brings back, one layer at a time
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,12 @@ class Bytes:
     activation: int = 4
     statistic: int = 4
     index: int = 8
+    rounded: int = 0
+    widened: int = 0
+
+    def of(self, saved: Iterable[Saved]) -> N:
+        """Bytes of tensors by their roles."""
+        return sum(getattr(self, tensor.role) * tensor.elements for tensor in saved)
 
 
 @dataclass(frozen=True)
@@ -114,9 +124,8 @@ class Work:
     sharding: Sharding = Sharding()
     comms: tuple[Comm, ...] = ()
     gathered: N = 0  # bytes of whole parameters held beside the shards (a compute copy)
-    passing: N = (
-        0  # bytes that come and go inside a step: parameters gathered for use, gradients on their way to shards
-    )
+    visiting: N = 0  # bytes of parameters gathered for use while forward is at its end
+    passing: N = 0  # bytes that come and go in backward: parameters gathered for use, gradients on their way to shards
 
     def edit(self, change: Callable[[Block], Block]) -> Work:
         """This work with every block rewritten."""
@@ -185,13 +194,26 @@ def state_bytes(work: Work) -> dict[str, N]:
 
 def saved_bytes(work: Work) -> N:
     """Bytes that the forward of one micro batch keeps for its backward."""
-    each = {ACTIVATION: work.bytes.activation, STATISTIC: work.bytes.statistic, INDEX: work.bytes.index}
-    return sum(
-        block.layers * saved.elements * each[saved.role]
-        for block in work.blocks
-        for op in block.ops
-        for saved in op.saved
-    )
+    return sum(block.layers * work.bytes.of(op.saved) for block in work.blocks for op in block.ops)
+
+
+def transient_bytes(work: Work) -> N:
+    """Most bytes that an operation of the last kind of layer, where everything else is saved already, holds in passing."""
+    return sum(work.bytes.of(op.transient) for op in work.blocks[-1].ops)
+
+
+def backward_bytes(work: Work) -> N:
+    """Most bytes that the backward of one layer holds beside what is saved: what a second forward brings back, and the
+    gradient of its largest tensor, made while that tensor is still there."""
+    most: N = 0
+    for block in work.blocks:
+        held = (*block.returning, *(saved for op in block.ops for saved in op.saved))
+        largest: N = 0
+        for size in (work.bytes.of((tensor,)) for tensor in held if block.entering):
+            largest = pick(size > largest, size, largest)
+        own = pick(block.layers > 0, work.bytes.of(block.returning) + largest, 0)
+        most = pick(own > most, own, most)
+    return most
 
 
 def flops(work: Work) -> tuple[N, N, N]:

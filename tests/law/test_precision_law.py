@@ -39,7 +39,9 @@ def test_bytes_a_parameter() -> None:
         "gradient": 4 * everything,
         "optimizer": 12 * everything + 4 * tensors,
     }
-    assert masters_as_parameters(predict(recipe, plain)[0].bytes) == Bytes(compute=2, activation=2)
+    assert masters_as_parameters(predict(recipe, plain)[0].bytes) == Bytes(
+        compute=2, activation=2, rounded=2, widened=4
+    )
     assert masters_as_parameters(plain.bytes) == plain.bytes
 
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -163,7 +164,10 @@ def _selected(block: Block, tokens: N) -> Block:
 
 
 def _kept(block: Block, kept: dict[str, tuple[Saved, ...]]) -> Block:
-    """A layer whose operations save only `kept`, with its input; collectives of its forward happen twice."""
+    """A layer whose operations save only `kept`, with its input; collectives of its forward happen twice.
+
+    What comes back for its backward is at most what it would have saved and does not keep.
+    """
     assert block.entering is not None
     ops = tuple(
         replace(
@@ -173,7 +177,9 @@ def _kept(block: Block, kept: dict[str, tuple[Saved, ...]]) -> Block:
         )
         for op in block.ops
     )
-    return replace(block, ops=(*ops, Op("kept input", saved=(block.entering,))))
+    stays = {id(block.entering), *map(id, chain(*kept.values()))}
+    returning = tuple(saved for op in block.ops for saved in op.saved if id(saved) not in stays)
+    return replace(block, ops=(*ops, Op("kept input", saved=(block.entering,))), returning=returning)
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:

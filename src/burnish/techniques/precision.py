@@ -59,7 +59,16 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
     if config.compute == "fp32":
         return work
     size = work.bytes
-    half = replace(size, parameter=2, compute=2, gradient=4, optimizer=size.optimizer + MASTER, activation=2)
+    half = replace(
+        size,
+        parameter=2,
+        compute=2,
+        gradient=4,
+        optimizer=size.optimizer + MASTER,
+        activation=2,
+        rounded=2,
+        widened=4,
+    )
     vectors = sum(n * shape[0] for n, shape in work.shapes() if len(shape) == 1)
     return replace(work, bytes=half, gathered=work.gathered + vectors * (size.parameter - half.parameter))
 

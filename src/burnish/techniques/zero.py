@@ -102,8 +102,16 @@ def _sharded(config: Config, work: Work, mesh: Mesh) -> Work:
     split = Sharding(parts, whole_gradients, parts, mesh.shard_index, config.offload)
     gathered = pick(apart, _gathered(work, parts) if stage < 3 else 0, work.gathered)
     passing = work.passing + pick(apart, _passing(stage, work, parts), 0)
+    outside = work.bytes.compute * _group_elements(work, parts)[0] if stage == 3 else 0
     size = _masters_apart(work.bytes, apart)
-    return replace(work, bytes=size, sharding=split, gathered=gathered, passing=passing)
+    return replace(
+        work,
+        bytes=size,
+        sharding=split,
+        gathered=gathered,
+        passing=passing,
+        visiting=work.visiting + pick(apart, outside, 0),
+    )
 
 
 def _masters_apart(size: Bytes, apart: N) -> Bytes:
