@@ -236,3 +236,13 @@ def test_weights_are_as_readable_as_the_config(tmp_path) -> None:
     save_folder(Decoder(config), config, tmp_path / "m")
     modes = {file.stat().st_mode for file in (tmp_path / "m").iterdir()}
     assert len(modes) == 1
+
+
+def test_equal_weights_are_equal_files(tmp_path):
+    config = ModelConfig(vocab=50, hidden=8, ffn=8, layers=1, heads=2)
+    model = Decoder(config)
+    written = set()
+    for number in range(12):  # the library's own order of two metadata keys is random
+        save_folder(model, config, tmp_path / str(number), write_tied=True)
+        written.add((tmp_path / str(number) / "model.safetensors").read_bytes())
+    assert len(written) == 1

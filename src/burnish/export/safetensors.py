@@ -184,11 +184,24 @@ def _write_weights(
         file = file_name(number, count)
         part = {n: tensors[n].to(device="cpu", dtype=dtype).contiguous() for n in names}
         save_file(part, folder / file, metadata=about)
+        _order_metadata(folder / file)
         shutil.copymode(folder / "config.json", folder / file)  # save_file makes it readable by its owner alone
         weight_map |= dict.fromkeys(names, file)
     if count > 1:
         total = sum(t.numel() * dtype.itemsize for t in tensors.values())
         _write_json(folder / INDEX, {"metadata": {"total_size": total} | about, "weight_map": weight_map})
+
+
+def _order_metadata(file: Path) -> None:
+    """Give the header's metadata a fixed order, so that equal weights are equal files; the library's order is random."""
+    with file.open("r+b") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
+        if len(ordered) == length:
+            stream.seek(8)
+            stream.write(ordered)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
