@@ -85,23 +85,30 @@ def run(
         loss = make_loss(recipe, device)
         recipe, reason = settle_compile(recipe, loss, device)
     found.notes += [reason] if reason else []
-    run_folder.create(place, fresh)
-    recipe_files.save_lock(recipe, this_lock, place.path)
-    data.tokenizer.save(place.tokenizer)
-    plan, outcome = _train(recipe, place, data, make_trainable(recipe, loss), found, device, screen)
-    if "export" in stages:
-        with clock(found.seconds, "export and check"):
-            _export(recipe, place, outcome, found)
-        with clock(found.seconds, "judge"):
-            _judge(recipe, data, outcome, found)
-        with clock(found.seconds, "sample"):
-            found.samples = _samples(recipe, place)
-    made = _records(found, outcome, recipe, device, "done" if "export" in stages else "partly")
-    records.save(made, place.records)
-    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
-    _, page = write_report(written, place.path)
+    with run_folder.opened(place, fresh):
+        recipe_files.save_lock(recipe, this_lock, place.path)
+        data.tokenizer.save(place.tokenizer)
+        plan, outcome = _train(recipe, place, data, make_trainable(recipe, loss), found, device, screen)
+        if "export" in stages:
+            _finish(recipe, place, data, outcome, found)
+        made = _records(found, outcome, recipe, device, "done" if "export" in stages else "partly")
+        records.save(made, place.records)
+        written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
+        _, page = write_report(written, place.path)
     screen.say(f"report: {page}")
     return written
+
+
+def _finish(recipe: Recipe, place: RunFolder, data: Prepared, outcome: Outcome, found: Found) -> None:
+    """What comes after training: the exported model, its quality, and what it writes."""
+    from burnish.measure import clock
+
+    with clock(found.seconds, "export and check"):
+        _export(recipe, place, outcome, found)
+    with clock(found.seconds, "judge"):
+        _judge(recipe, data, outcome, found)
+    with clock(found.seconds, "sample"):
+        found.samples = _samples(recipe, place)
 
 
 def _begin(place: RunFolder, fresh: bool) -> Found:

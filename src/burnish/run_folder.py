@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,12 @@ from burnish.errors import UserError
 from burnish.recipe import Recipe, replace
 from burnish.records import Records, read
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: two runs in one folder are not noticed there
+    fcntl = None  # type: ignore[assignment]
+
+CLAIM = ".running"
 OURS = {
     recipe_files.LOCK_NAME,
     "plan.json",
@@ -91,11 +99,27 @@ def settled(path: Path, recipe: Recipe, fresh: bool) -> Recipe:
     return replace(recipe, {"train.compile": recipe_files.load(str(lock)).train.compile})
 
 
-def create(folder: RunFolder, fresh: bool) -> None:
-    """Make the folder; `fresh` first removes what an earlier run left in it."""
-    if fresh and folder.path.is_dir():
-        shutil.rmtree(folder.path)
+@contextmanager
+def opened(folder: RunFolder, fresh: bool) -> Iterator[None]:
+    """Make the folder and keep other processes out of it; `fresh` first removes what an earlier run left.
+
+    The system lets go of the claim when the process ends, however it ends. Raises UserError when another has it.
+    """
     folder.path.mkdir(parents=True, exist_ok=True)
+    with (folder.path / CLAIM).open("a") as claim:
+        try:
+            if fcntl is not None:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"{folder.path}: another process is running in it; wait for it, or name another folder with --out"
+            ) from None
+        for entry in folder.path.iterdir() if fresh else ():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != CLAIM:
+                entry.unlink()
+        yield
 
 
 def _ours(name: str) -> bool:

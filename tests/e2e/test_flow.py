@@ -170,3 +170,20 @@ def test_recipe_new_makes_a_recipe_that_runs(tmp_path: Path) -> None:
     assert "steps: 77" in shown
     assert "name: my-first" in shown
     assert burnish("recipe", "validate", "my_first.py", cwd=tmp_path).stdout == "my-first: valid\n"
+
+
+def test_two_runs_do_not_share_a_folder(finished: Path) -> None:
+    command = [sys.executable, "-m", "burnish", "train", "first/recipe.lock.yaml", "train.steps=4000", "--out", "busy"]
+    first = subprocess.Popen(command, cwd=finished, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    metrics = finished / "busy" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not metrics.exists():
+        time.sleep(0.01)
+    second = burnish(*command[3:], cwd=finished, check=False)
+    fresh = burnish(*command[3:], "--fresh", cwd=finished, check=False)
+    first.kill()
+    first.wait()
+    for refused in (second, fresh):
+        assert refused.returncode == 2
+        assert "another process is running in it" in refused.stderr.splitlines()[-1]
+    assert metrics.exists()
