@@ -68,7 +68,7 @@ PASSES: tuple[Technique, ...] = (
     Technique(
         "precision",
         precision,
-        "first: it decides the bytes that every later technique keeps, moves or splits",
+        "before what keeps, moves or splits bytes: it decides how many there are",
         section="precision",
     ),
     Technique(
