@@ -162,13 +162,21 @@ def _observe_first(trainable: Trainable, measured: dict[str, float]) -> None:
 
 
 def best_checkpoint(folder: Path) -> Path:
-    """The best checkpoint of a run, else its last whole one. Raises UserError when there is none."""
-    last, _ = latest(folder)
+    """The best checkpoint of a run, else its last one.
+
+    Raises UserError when there is none, and when one that might be meant is damaged: an older one in its place would be
+    another model than the report judged.
+    """
+    last, skipped = latest(folder)
+    if skipped:
+        raise UserError(f"{skipped[0].removeprefix('skipped ')}; run the recipe again to make it anew, then export")
     if last is None:
         raise UserError(f"{folder}: holds no whole checkpoint; train first, with train.checkpoint_every")
     best = read_state(last).best
     chosen = last if best is None else last.with_name(f"step-{best.step:06d}")
-    return chosen if chosen.is_dir() else last
+    if not chosen.is_dir():
+        raise UserError(f"{chosen}: the best checkpoint is missing; run the recipe again to make it anew, then export")
+    return chosen
 
 
 def load_best(recipe: Recipe, checkpoint: Path) -> Decoder:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,3 +188,17 @@ def test_two_runs_do_not_share_a_folder(finished: Path) -> None:
         assert refused.returncode == 2
         assert "another process is running in it" in refused.stderr.splitlines()[-1]
     assert metrics.exists()
+
+
+def test_export_refuses_a_damaged_checkpoint(finished: Path) -> None:
+    """An older checkpoint in its place would be another model than the report judged."""
+    copy = finished / "damaged"
+    shutil.copytree(finished / "first", copy)
+    newest = max((copy / "checkpoints").glob("step-*"))
+    before = (copy / "model" / "model.safetensors").read_bytes()
+    (newest / "model.safetensors").write_bytes(b"short")
+    refused = burnish("export", "damaged", cwd=finished, check=False)
+    assert refused.returncode == 2
+    assert newest.name in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert (copy / "model" / "model.safetensors").read_bytes() == before
