@@ -1,0 +1,55 @@
+"""Architecture: the sizes of a decoder as a planner needs them, for every kind of decoder it can price.
+
+Only numbers, each of which may also be an int64 array with one entry per job: one description prices a single model and
+a whole table of published runs. What this package can train is a `ModelConfig`, which is the smaller set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burnish.mesh import N
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes in elements; flags are 0 or 1.
+
+    A layer is attention (or a state-space mixer) and a feed-forward part, dense or routed. `layers` counts decoder layers
+    of the usual kind; hybrids say apart how many layers attend (`attention_layers`), mix (`mixer_layers`), have a dense
+    feed-forward part (`dense_layers`) or experts (`expert_layers`).
+    """
+
+    name: str
+    vocab: N
+    hidden: N
+    layers: N
+    heads: N
+    kv_heads: N
+    head_dim: N
+    ffn: N = 0  # width of a dense feed-forward part
+    gated: N = 1  # three matrices instead of two
+    tied: N = 0
+    positions: N = 0  # rows of a learned position table; 0 = rotary
+    layer_norm: N = 0  # LayerNorm with biases, and biases on the linear layers (GPT-2, GPT-3)
+    attention_layers: N = -1  # -1 = layers
+    dense_layers: N = -1  # -1 = layers - expert_layers
+    window: N = 0  # sliding window in tokens
+    windowed_layers: N = 0  # how many attention layers have it
+    experts: N = 0
+    topk: N = 0
+    expert_ffn: N = 0
+    shared_ffn: N = 0  # width of what every token passes beside its experts
+    expert_layers: N = 0
+    routed_width: N = 0  # width of what is sent to experts where it is not `hidden`
+    q_rank: N = 0  # multi-head latent attention: ranks of the compressed query and key-value; 0 = plain heads
+    kv_rank: N = 0
+    rope_dim: N = 0  # its rotary part of a head, beside head_dim
+    value_dim: N = 0  # its value head; 0 = head_dim
+    mixer_layers: N = 0  # state-space layers (Mamba-2)
+    mixer_heads: N = 0
+    mixer_head_dim: N = 0
+    mixer_state: N = 0
+    mixer_groups: N = 0
+    mtp: N = 0  # further layers that predict further tokens (multi-token prediction)
+    max_positions: N = 0  # longest sequence; 0 = not stated
