@@ -1,0 +1,81 @@
+"""Stack: whose software runs the job, as data: what it fuses, overlaps, keeps and in which formats.
+
+A stack is a tool and a release. One without a row of its own is priced by the nearest release of its tool, or by the
+plainest stack of its kind, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Numbers a rank's work depends on beside the model and the mapping. Flags are 0 or 1."""
+
+    name: str
+    tool: str
+    kind: str  # "megatron", "fsdp", "deepspeed", "jax", "plain"
+    year: int
+    source: str
+    # formats, bytes an element
+    parameter: float = 2
+    gradient: float = 4
+    optimizer: float = 12  # masters and two moments
+    # what runs as one kernel
+    fused_norm: int = 1
+    fused_loss: int = 1
+    compiled: int = 0
+    graphs: int = 0  # CUDA graphs: no launch costs inside a layer
+    flash: str = "flash"  # what "flash" meant at its release
+    # what hides behind what
+    tp_overlap: int = 0
+    dp_overlap: int = 0
+    balanced: int = 0  # pipeline stages cut by time, not by whole layers
+    # memory
+    logits_split: int = 1  # logits divided over tensor-parallel ranks
+    logits_bytes: float = 6  # bytes an element while the loss runs
+    masks: int = 0  # dropout masks, one byte an element
+    norm_copies: float = 0  # further float32 copies of a norm's input an unfused norm keeps, in bytes an element
+    score_bytes: float = 5  # bytes an attention score kept where scores are stored
+    base_gib: float = 1.0  # context, workspaces and communication buffers beside tensors
+    sp_default: int = 0  # sequence parallel where tensor parallel is used
+
+
+@cache
+def stacks() -> dict[str, Stack]:
+    """The profiles, by name."""
+    path = Path(__file__).parent / "tables" / "stacks.toml"
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: Stack(name=name, **row) for name, row in rows.items()}
+
+
+def nearest_stack(name: str) -> tuple[Stack, str]:
+    """The profile for a stack's name and, where it is another's, a sentence saying which stands in for it.
+
+    First the nearest release of the same tool, then the newest of a tool whose name is part of it, then plain PyTorch.
+    """
+    known = stacks()
+    if name in known:
+        return known[name], ""
+    tool, release = _split(name)
+    same = [s for s in known.values() if s.tool == tool]
+    if same:
+        best = min(same, key=lambda s: (abs(_split(s.name)[1] - release), -s.year))
+    else:
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        kin = [s for s in known.values() if s.tool in words or s.kind in words]
+        best = max(kin, key=lambda s: s.year) if kin else known["torch"]
+    return best, f"no profile of stack {name!r}; priced as {best.name}"
+
+
+def _split(name: str) -> tuple[str, float]:
+    """Tool and release of a stack's name: `nemo-24.11` is nemo, 24.11."""
+    found = re.fullmatch(r"(.*?)-?(\d+(?:\.\d+)*)?", name)
+    assert found is not None
+    tool, release = found[1], found[2]
+    return tool, float(".".join(release.split(".")[:2])) if release else 0.0
