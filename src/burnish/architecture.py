@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from burnish.config import ModelConfig
 from burnish.mesh import N
 
 
@@ -53,3 +54,19 @@ class Architecture:
     mixer_groups: N = 0
     mtp: N = 0  # further layers that predict further tokens (multi-token prediction)
     max_positions: N = 0  # longest sequence; 0 = not stated
+
+
+def architecture(config: ModelConfig) -> Architecture:
+    """The sizes of a decoder that can be trained here."""
+    return Architecture(
+        name=config.family,
+        vocab=config.vocab,
+        hidden=config.hidden,
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        ffn=config.ffn,
+        tied=int(config.tied),
+        max_positions=config.max_positions,
+    )

@@ -34,6 +34,13 @@ class Mesh:
     shard: N = 0
     per_node: int = 8
     rank: N = 0
+    tp: N = 1
+    cp: N = 1
+    pp: N = 1
+    vpp: N = 1
+    ep: N = 1
+    etp: N = 1
+    stage: N = 0
 
     @property
     def shards(self) -> N:
@@ -55,7 +62,7 @@ class Mesh:
     @property
     def world(self) -> N:
         """Number of ranks."""
-        return self.dp
+        return self.dp * self.tp * self.cp * self.pp
 
     def nodes(self) -> int:
         """Whole nodes the ranks stand on (single mapping only)."""

@@ -29,7 +29,9 @@ class Stack:
     # what runs as one kernel
     fused_norm: int = 1
     fused_loss: int = 1
+    chunked_loss: int = 0  # the loss never has all logits of a micro batch
     compiled: int = 0
+    eager: int = 0  # each kernel launched from Python, one by one
     graphs: int = 0  # CUDA graphs: no launch costs inside a layer
     flash: str = "flash"  # what "flash" meant at its release
     # what hides behind what
@@ -44,6 +46,10 @@ class Stack:
     score_bytes: float = 5  # bytes an attention score kept where scores are stored
     base_gib: float = 1.0  # context, workspaces and communication buffers beside tensors
     sp_default: int = 0  # sequence parallel where tensor parallel is used
+
+
+# The decoder, loss and engine of this package.
+OURS = Stack("burnish", "burnish", "fsdp", 2026, "this package", chunked_loss=1, dp_overlap=1)
 
 
 @cache

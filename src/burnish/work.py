@@ -23,6 +23,9 @@ FORWARD, RECOMPUTE, BACKWARD, STEP = "forward", "recompute", "backward", "step"
 
 # What a tensor saved for backward holds decides how many bytes an element takes.
 ACTIVATION, STATISTIC, INDEX = "activation", "statistic", "index"
+# How tensor parallelism divides an operation or a tensor: its output features (column, and with it the heads it makes),
+# its input features (row), or its tokens, which only sequence parallelism does. Experts go their own way.
+COLUMN, ROW, TOKENS, EXPERT = "column", "row", "tokens", "expert"
 # Copies in the other format, which exist only where products are made in 16 bits.
 ROUNDED, WIDENED = "rounded", "widened"
 
@@ -34,6 +37,7 @@ class Saved:
     name: str
     role: str
     elements: N
+    split: str = TOKENS  # what divides it over tensor-parallel ranks
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,13 @@ class Op:
     comms: tuple[Comm, ...] = ()
     trained: bool = True  # whether its parameters get gradients and optimizer state
     group: str = ""  # "matmul", "attention" or "" (cheap); what selective recomputation tells apart
+    split: str = TOKENS
+    moved: N = 0  # bytes that a forward without products reads and writes, in a stack that fuses what can be fused
+    scores: N = 0  # attention scores written to memory, elements
+    passed: N = 0  # elements that other ranks need of it: keys and values, routed tokens
+    parts: N = 1  # separate products that `flops` are divided among (experts)
+    launches: N = 1  # kernels of its forward
+    again: N = 0  # share of its forward that backward runs again
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,7 @@ class Bytes:
     index: int = 8
     rounded: int = 0
     widened: int = 0
+    logit: N = 4
 
     def of(self, saved: Iterable[Saved]) -> N:
         """Bytes of tensors by their roles."""
@@ -126,6 +138,7 @@ class Work:
     gathered: N = 0  # bytes of whole parameters held beside the shards (a compute copy)
     visiting: N = 0  # bytes of parameters gathered for use while forward is at its end
     passing: N = 0  # bytes that come and go in backward: parameters gathered for use, gradients on their way to shards
+    flight: N = 1  # micro batches whose saved tensors stand at once
 
     def edit(self, change: Callable[[Block], Block]) -> Work:
         """This work with every block rewritten."""

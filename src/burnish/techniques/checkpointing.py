@@ -148,14 +148,19 @@ def _counts(config: Config, work: Work, mesh: Mesh, layers: int) -> tuple[N, N, 
 
 def _recomputed(block: Block) -> Block:
     """One kind of layer, checkpointed: nothing saved but what enters it; collectives of its forward happen twice."""
-    again = sum(op.flops for op in block.ops) - block.ops[-1].flops
+    again = sum(op.flops for op in block.ops) - block.ops[_last_product(block)].flops
     return replace(_kept(block, {}), recomputed=again)
+
+
+def _last_product(block: Block) -> int:
+    """Where the last matrix product of a layer stands."""
+    return max(k for k, op in enumerate(block.ops) if op.group == "matmul")
 
 
 def _selected(block: Block, tokens: N) -> Block:
     """One kind of layer that keeps what its products and its attention give; the last product's output nobody needs."""
     kept: dict[str, tuple[Saved, ...]] = {}
-    for op in block.ops[:-1]:
+    for op in block.ops[: _last_product(block)]:
         if op.group == "matmul":
             kept[op.name] = (Saved("output", ACTIVATION, tokens * op.shapes[0][0]),)
         elif op.group == "attention":

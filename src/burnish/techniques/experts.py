@@ -1,0 +1,69 @@
+"""Expert parallelism: lay the experts of a layer over `ep` ranks and send each token to those it is routed to.
+
+Idea    Lepikhin et al. 2020, "GShard" (arXiv 2006.16668): the ranks that hold different tokens hold different experts;
+        one all-to-all brings tokens to experts, one brings them back. Taken as balanced: every expert gets its share.
+        `etp` ranks may split each expert's matrices as tensor parallelism does.
+Gain    expert parameters and their states: 1/(ep etp).
+Price   two all-to-alls of the routed tokens a layer in forward and two in backward.
+Limits  experts must divide by ep; ep etp must divide the ranks of a pipeline stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from burnish.errors import UserError
+from burnish.mesh import Mesh
+from burnish.section import Section
+from burnish.work import ACTIVATION, BACKWARD, EXPERT, FORWARD, Block, Comm, Op, Saved, Work
+
+PLAN_ONLY = True
+
+
+class Config(Section):
+    """Nothing to set: the degrees are the mesh's."""
+
+
+def check(config: Config, work: Work, mesh: Mesh) -> None:
+    """Raises UserError when the experts do not divide."""
+    for op in (op for block in work.blocks for op in block.ops):
+        if op.group == "experts" and np.any(op.parts % mesh.ep):
+            raise UserError(f"parallel.ep {mesh.ep} does not divide the {op.parts} experts")
+
+
+def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
+    """The work of one rank: its experts, as many routed tokens as before, and the tokens' way there and back.
+
+    Tensor-parallel ranks hold the same tokens, and each sends its share of them.
+    """
+
+    def divide(op: Op) -> Op:
+        if op.split != EXPERT:
+            return op
+        kept = tuple(replace(saved, elements=saved.elements // mesh.tp) for saved in op.saved)
+        return replace(
+            op,
+            shapes=tuple((shape[0] // mesh.ep // mesh.etp, *shape[1:]) for shape in op.shapes),
+            flops=op.flops // mesh.tp,
+            backward=op.backward // mesh.tp,
+            moved=op.moved // mesh.tp,
+            parts=np.maximum(op.parts // mesh.ep, 1) if op.group == "experts" else op.parts,
+            saved=kept,
+            comms=op.comms + _sent(op, work, mesh),
+        )
+
+    def edit(block: Block) -> Block:
+        return replace(block, ops=tuple(map(divide, block.ops)))
+
+    return work.edit(edit)
+
+
+def _sent(op: Op, work: Work, mesh: Mesh) -> tuple[Comm, ...]:
+    if op.group != "dispatch":
+        return ()
+    spread = ((mesh.ep * mesh.etp) > 1) * 1
+    size = work.bytes.of((Saved("routed", ACTIVATION, op.passed // mesh.tp),)) * spread
+    return Comm("all_to_all", "ep", FORWARD, size, spread), Comm("all_to_all", "ep", BACKWARD, size, spread)
