@@ -6,16 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from burnish.errors import UserError, nearest
+from burnish.section import Section
 from burnish.tables.families import FAMILIES, Family
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Section):
     """Sizes of one decoder. `kv_heads` and `head_dim` default to full attention heads of hidden / heads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: str = "llama"
     vocab: int = Field(gt=0)

@@ -53,7 +53,12 @@ class Stopped(BurnishError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A half sentence for an unknown name: the nearest known one, or all of them."""
+    """A half sentence for an unknown name: those it is a part of, else the nearest known one, else all of them."""
     options = sorted(known)
+    if not options:
+        return "none is known"
+    within = [option for option in options if name.lower() in option.lower()] if len(name) >= 3 else []
+    if 0 < len(within) <= 3:
+        return f"did you mean {' or '.join(map(repr, within))}?"
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(options)}"

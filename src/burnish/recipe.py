@@ -6,6 +6,7 @@ A recipe is made by a function, varied with `replace`, and validated once, after
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,6 +19,9 @@ from burnish.section import Section, explain
 from burnish.techniques.checkpointing import Config as Checkpointing
 from burnish.techniques.precision import Config as Precision
 from burnish.techniques.zero import Config as Zero
+
+NAME = re.compile(r"\w[^/\\\x00-\x1f\x7f]{0,99}")
+LARGEST_SEED = 2**63 - 1  # what a 64-bit signed integer holds: torch, numpy and the checkpoints take it
 
 
 class Data(Section):
@@ -71,7 +75,7 @@ class Train(Section):
     eval_every: int = Field(default=0, ge=0)
     checkpoint_every: int = Field(default=0, ge=0)
     keep: int = Field(default=2, ge=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     init: str | None = None  # a model folder whose weights start the training
     compile: Literal["off", "on", "measure"] = "off"
     tensorboard: bool = False
@@ -134,16 +138,28 @@ class Recipe(Section):
     export: Export = Export()
     machine: Machine = Machine()
 
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        """The name is also the folder that a run is kept in."""
+        if not NAME.fullmatch(value):
+            raise ValueError(
+                "a name is also a folder's: start with a letter or digit, no slash, at most 100 characters"
+            )
+        return value
+
     @field_validator("techniques", mode="before")
     @classmethod
     def _configs(cls, value: Any) -> Any:
         """Settings become the `Config` of the technique they name."""
+        if not isinstance(value, dict):
+            raise ValueError('expected settings by the name of a technique, such as {"name": {}}')
         known = {technique.name: technique.module.Config for technique in passes.PASSES if not technique.section}
-        for name in value if isinstance(value, dict) else ():
+        for name in value:
             if name not in known:
                 raise ValueError(f"no technique {name!r}; {nearest(name, known) if known else 'none is kept here'}")
         try:
-            return {name: known[name].model_validate(settings) for name, settings in dict(value).items()}
+            return {name: known[name].model_validate(settings) for name, settings in value.items()}
         except ValidationError as error:
             raise explain(error, known[name], name) from None
 
@@ -177,7 +193,7 @@ def replace(recipe: Recipe, changes: Mapping[str, Any], where: str = "override")
 
 def _rederive(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Sizes of the model that follow from another size follow it again unless they were set themselves."""
-    if "model.heads" in changes or "model.hidden" in changes:
+    if isinstance(values["model"], dict) and ("model.heads" in changes or "model.hidden" in changes):
         for derived in ("head_dim", "kv_heads") if "model.heads" in changes else ("head_dim",):
             if f"model.{derived}" not in changes:
                 values["model"][derived] = 0
@@ -201,9 +217,11 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
         rows = train.global_batch // parallel.dp
         refuse(f"train.micro_batch {train.micro_batch} exceeds the {rows} rows a rank has in a step; use 1..{rows}")
     if schedule.warmup_steps + schedule.decay_steps > train.steps:
+        most = max(train.steps - schedule.decay_steps, 0)
         refuse(
             f"schedule.warmup_steps {schedule.warmup_steps} + decay_steps {schedule.decay_steps} exceed "
-            f"train.steps {train.steps}"
+            f"train.steps {train.steps}; set schedule.warmup_steps={min(most, max(1, train.steps // 10))}"
+            + ("" if schedule.decay_steps <= train.steps else f" and schedule.decay_steps={train.steps // 5}")
         )
     if schedule.kind == "wsd" and not schedule.decay_steps:
         refuse("schedule.kind wsd needs schedule.decay_steps of at least 1")

@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import keyword
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from burnish.errors import UserError, nearest
 from burnish.recipe import Recipe, build, replace
@@ -25,6 +28,19 @@ LOCK_NAME = "recipe.lock.yaml"
 
 class _Yaml12(yaml.SafeLoader):
     """SafeLoader whose words stay words and whose numbers may have an exponent without a dot."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As written; a key that stands twice is an error, since either of its values may be the one that was meant."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise _TwiceError(f"line {key.start_mark.line + 1}: key {key.value!r} is given twice; keep one of them")
+            seen.add(key.value if isinstance(key.value, str) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+class _TwiceError(yaml.YAMLError):
+    """A mapping with the same key twice."""
 
 
 _Yaml12.yaml_implicit_resolvers = {
@@ -70,10 +86,21 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][\w.]*", key):
         raise UserError(f"override {text!r}: write it as section.key=value, for example train.steps=100")
+    if not is_text(value):
+        raise UserError(f"override {text!a}: holds bytes that are no UTF-8 text")
     try:
         return key, json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # words; also a number or a nesting beyond what Python reads
         return key, value
+
+
+def is_text(value: str) -> bool:
+    """Whether a word of the command line is UTF-8; bytes that are not stand in it as halves of surrogate pairs."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _from_python(path: Path, function: str) -> Recipe:
@@ -85,16 +112,32 @@ def _from_python(path: Path, function: str) -> Recipe:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError, NameError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as Python ({type(error).__name__}: {error})") from None
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path}: cannot be read as Python ({_in_short(error)})") from None
     made = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem]
     function = function or (made[0] if len(made) == 1 else path.stem.replace("-", "_"))
     if function not in made:
         raise UserError(f"{path}: no function {function!r}; {nearest(function, made) if made else 'it defines none'}")
-    recipe = getattr(module, function)()
+    try:
+        recipe = getattr(module, function)()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path}:{function}: raised {_in_short(error)}") from None
     if not isinstance(recipe, Recipe):
         raise UserError(f"{path}:{function}: returned {type(recipe).__name__}; a recipe function returns a Recipe")
     return recipe
+
+
+def _in_short(error: BaseException) -> str:
+    """An exception on one line."""
+    said = str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        said = f"{error.title}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return ": ".join(part for part in (type(error).__name__, " ".join(said.split())) if part)
 
 
 def _from_yaml(path: Path) -> tuple[Recipe, dict[str, Any]]:
@@ -104,6 +147,8 @@ def _from_yaml(path: Path) -> tuple[Recipe, dict[str, Any]]:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as text ({error})") from None
+    except _TwiceError as error:
+        raise UserError(f"{path}, {error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
@@ -139,15 +184,22 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 
 def write_new(name: str, base: str, folder: Path) -> Path:
-    """Start a recipe of one's own as a Python file that varies a shipped one. Refuses to overwrite."""
+    """Start a recipe of one's own as a Python file in `folder` that varies a shipped one. Refuses to overwrite.
+
+    Raises UserError for a name that no function can have and for one that would hide a module of that name.
+    """
     if base not in (names := shipped()):
         raise UserError(f"recipe {base!r}: not shipped; {nearest(base, names)}")
-    stem = re.sub(r"\W", "_", name)
-    if not stem.isidentifier():
-        raise UserError(f"recipe name {name!r}: use letters, digits, - and _, not starting with a digit")
+    stem = name.replace("-", "_")
+    if not stem.isidentifier() or not re.fullmatch(r"[^\W\d_][\w-]*", name):
+        raise UserError(f"recipe name {name!r}: use letters, digits, - and _, starting with a letter")
+    if keyword.iskeyword(stem) or stem in (*sys.stdlib_module_names, "Recipe", "replace") or name in names:
+        raise UserError(f"recipe name {name!r}: is taken; choose another, such as my-{name.lower()}")
     path = folder / f"{stem}.py"
     if path.exists():
         raise UserError(f"{path}: exists already; choose another name or delete it")
+    if importlib.util.find_spec(stem) is not None:  # Python looks in this folder first
+        raise UserError(f"recipe name {name!r}: {path.name} would hide Python's module {stem}; choose another")
     function = base.replace("-", "_")
     write_text(
         path,

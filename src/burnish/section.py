@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from burnish.errors import UserError, nearest
 
@@ -13,6 +13,19 @@ class Section(BaseModel):
     """Base of every group of settings in a recipe and of every technique's `Config`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """True is no number, though Python counts it as 1."""
+        if isinstance(value, bool) and _is_number(cls.model_fields[str(info.field_name)].annotation):
+            raise ValueError("expected a number")
+        return value
+
+
+def _is_number(annotation: Any) -> bool:
+    """Whether a field holds a number, or a number or nothing."""
+    return not {int, float}.isdisjoint({annotation, *get_args(annotation)}) and get_origin(annotation) is not tuple
 
 
 def section_at(kind: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel]:
@@ -27,18 +40,21 @@ def section_at(kind: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel]:
 
 
 def explain(error: ValidationError, kind: type[BaseModel], where: str) -> UserError:
-    """One line for the first thing that is wrong with settings of class `kind` read from `where`."""
+    """One line for the first thing that is wrong with settings of class `kind` read from `where`; all missing keys at once."""
     first = error.errors()[0]
+    missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] == "missing"]
+    others = len(error.errors()) - (len(missing) if first["type"] == "missing" else 1)
     path = tuple(str(part) for part in first["loc"])
     name = ".".join(path) or kind.__name__.lower()
     if first["type"] == "extra_forbidden":
         owner = section_at(kind, path[:-1])
         message = f"unknown key; {nearest(path[-1], owner.model_fields)}"
     elif first["type"] == "missing":
-        message = "missing; it has no default"
+        name = ", ".join(missing)
+        message = "missing; it has no default" if len(missing) == 1 else "missing; they have no defaults"
     else:
         message = f"{first['msg'].removeprefix('Value error, ')}{_given(first['input'])}"
-    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    more = f" (and {others} more)" if others else ""
     return UserError(f"{where}: {name}: {message}{more}")
 
 
