@@ -31,6 +31,7 @@ class Stack:
     fused_loss: int = 1
     chunked_loss: int = 0  # the loss never has all logits of a micro batch
     compiled: int = 0
+    moe_release: str = "early"  # how far its expert kernels have come: early or late
     eager: int = 0  # each kernel launched from Python, one by one
     graphs: int = 0  # CUDA graphs: no launch costs inside a layer
     flash: str = "flash"  # what "flash" meant at its release

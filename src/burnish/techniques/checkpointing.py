@@ -214,3 +214,37 @@ def blocks_of(part: nn.Module, pattern: str) -> list[nn.Module]:
         return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
     return [module for name, module in part.named_modules() if fits(name)]
+
+
+def mapped(work: Work, recompute: N) -> Work:
+    """The work of candidates that each recompute by their own index into `mapping.RECOMPUTE`.
+
+    `attention` runs the attention of a layer again and keeps no scores (Korthikanti et al. 2022, section 5); `products`
+    runs every second product again, and all that is none; `full` all of a layer.
+    """
+    _, attending, products, full = (pick(recompute == k, 1, 0) for k in range(4))
+
+    def again(op: Op) -> N:
+        share = {"attention": attending, "matmul": products / 2, "experts": products / 2}.get(op.group, products)
+        return full + share
+
+    def edit(block: Block) -> Block:
+        if block.entering is None:
+            return block
+        ops = tuple(replace(op, again=again(op), saved=_lessened(op, attending, products, full)) for op in block.ops)
+        kept = replace(block.entering, elements=block.entering.elements * full)
+        returning = tuple(replace(s, elements=s.elements * full) for op in block.ops for s in op.saved)
+        return replace(block, ops=(*ops, Op("kept input", saved=(kept,), launches=0)), returning=returning)
+
+    return work.edit(edit)
+
+
+def _lessened(op: Op, attending: N, products: N, full: N) -> tuple[Saved, ...]:
+    """What an operation still saves: nothing in full; of attention no scores; every second product otherwise."""
+    kept = 1 - full - products
+    if op.group == "matmul":
+        kept = kept + products / 2
+    elif op.group == "attention":
+        kept = kept + products
+    stays = {"scores": kept * (1 - attending)}
+    return tuple(replace(saved, elements=saved.elements * stays.get(saved.name, kept)) for saved in op.saved)

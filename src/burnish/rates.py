@@ -1,0 +1,154 @@
+"""Rates: how fast a chip, its links and a software stack really are, as few constants with a meaning each.
+
+A constant is a share of a data-sheet figure, a time, or bytes moved for each element. They stand in `tables/rates.toml`
+with what they mean, where they start from and how they were fitted; none belongs to a row or to a source of rows.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from burnish.cluster import Cluster
+from burnish.job import Job
+from burnish.mesh import N
+from burnish.stack import Stack
+
+# The data-sheet rate that a precision's matrix products run at.
+FORMAT = {"fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one job's work runs at; each a number, or an array with one entry per job."""
+
+    matmul: N  # FLOP/s of linear layers of large shapes
+    head: N  # FLOP/s of the 16-bit products that stay so
+    attention: N  # FLOP/s of useful attention products, forward
+    attention_backward: N  # share of it in backward
+    matmul_backward: N  # share of the forward rate in backward
+    grouped: N  # share of `matmul` for experts
+    half: N  # cube root of the multiply-adds at which a product runs at half its rate
+    memory: N  # byte/s
+    traffic: N  # bytes really moved for each byte of the fused description, forward
+    traffic_backward: N  # of backward, for each of forward
+    norm: N  # further bytes an element of each norm's input moves
+    score: N  # bytes an attention score moves, forward
+    logit: N  # bytes a logit moves, forward and backward
+    cast: N  # bytes an element of a product's input or output gradient moves to change format
+    accumulate: N  # bytes a parameter and micro batch moves to add up its gradient
+    routed: N  # bytes a routed element moves beside what is described
+    launch: N  # seconds the host needs for a kernel
+    gap: N  # seconds between kernels on the device
+    expert_launches: N  # kernels a routed layer launches beside those described
+    update: N  # bytes a parameter moves in the optimizer's step
+    step: N  # seconds a step takes beside all else
+    trained: N  # 1 where weights get gradients
+    link: N  # byte/s of the fast link
+    link_latency: N
+    network: N  # byte/s of a chip's share of the network
+    network_latency: N
+    tp_shown: N  # share of tensor-parallel traffic that does not hide
+    dp_hidden: N  # share of backward that gradient traffic may hide behind
+    cp_shown: N
+    ep_shown: N
+    pp_shown: N
+    fsdp: N  # how much longer compute takes beside gathers
+    reduce: N  # bytes of a gradient on its way
+    gather: N  # bytes of a parameter on its way
+    domain: N  # chips that share fast links
+    per_node: N
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant: its value, what it means, where it starts from and how far a fit may carry it (log standard deviation)."""
+
+    value: float
+    meaning: str
+    prior: float
+    spread: float
+    fitted: int = 1
+    rows: int = 0  # published rows it acts on
+
+
+@cache
+def constants() -> dict[str, Constant]:
+    """All constants by name."""
+    path = Path(__file__).parent / "tables" / "rates.toml"
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))["constants"]
+    return {name: Constant(**row) for name, row in rows.items()}
+
+
+@cache
+def values() -> Mapping[str, float]:
+    """The constants' values by name."""
+    return {name: constant.value for name, constant in constants().items()}
+
+
+def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | None = None) -> Rates:
+    """The rates of a job on a cluster under a stack; `c` are the constants to use, by default the fitted ones."""
+    c = c or values()
+    chip = cluster.chip
+    kind = chip.architecture
+
+    def first(*names: str) -> float:
+        return next(c[name] for name in names if name in c)
+
+    precision = job.precision
+    form = FORMAT.get(precision, precision)
+    half = chip.flops.get("bf16") or chip.flops["fp16"]
+    peak = chip.flops.get(form, half)
+    low = form not in ("fp32", "tf32", "bf16", "fp16")
+    matmul = peak * first(f"matmul.{kind}.{precision}", f"matmul.{kind}.{form}", f"matmul.{form}")
+    head = half * first(f"matmul.{kind}.bf16", "matmul.bf16")
+    kernel = stack.flash if job.attention == "flash" else job.attention
+    stored = kernel in ("unfused", "fused-softmax")
+    attention = (
+        head * c["attention.unfused"] if stored else half * first(f"attention.{kind}.{kernel}", f"attention.{kind}")
+    )
+    host = "eager" if stack.eager else "compiled" if stack.compiled else "lean"
+    traffic = c[f"traffic.{host}"]
+    frozen = job.trained != "all"
+    recent = stack.moe_release
+    return Rates(
+        matmul=matmul,
+        head=head,
+        attention=attention,
+        attention_backward=c["attention.backward"],
+        matmul_backward=c["matmul.backward"],
+        grouped=c[f"grouped.{recent}"],
+        half=first(f"half.{kind}", "half"),
+        memory=chip.bandwidth * c["memory"],
+        traffic=traffic,
+        traffic_backward=c["traffic.backward"],
+        norm=0.0 if stack.fused_norm else c["norm.unfused"],
+        score=c[f"score.{kernel}"] if stored else 0.0,
+        logit=c["logit.fused"] if stack.fused_loss else c["logit.unfused"],
+        cast=c[f"cast.{'block' if precision in ('mxfp8', 'nvfp4', 'fp8-block') else 'tensor'}"] if low else 0.0,
+        accumulate=0.0 if frozen else c["accumulate"],
+        routed=c["routed"],
+        launch=0.0 if stack.graphs else c[f"launch.{host}"],
+        gap=c["gap"],
+        expert_launches=c[f"expert_launches.{recent}"],
+        update=0.0 if frozen else c["update"],
+        step=c["step"],
+        trained=0.0 if frozen else 1.0,
+        link=cluster.link.bandwidth * c["link"],
+        link_latency=c["link.latency"],
+        network=cluster.network.bandwidth * first(f"network.{cluster.network.name}", "network"),
+        network_latency=c["network.latency"],
+        tp_shown=1 - c["hidden.tp"] if stack.tp_overlap else 1.0,
+        dp_hidden=c["hidden.dp"] if stack.dp_overlap else c["hidden.dp.plain"],
+        cp_shown=1 - c["hidden.cp"],
+        ep_shown=c[f"shown.ep.{recent}"],
+        pp_shown=c["shown.pp"],
+        fsdp=c["fsdp"],
+        reduce=stack.gradient,
+        gather=stack.parameter,
+        domain=cluster.domain,
+        per_node=cluster.per_node,
+    )
