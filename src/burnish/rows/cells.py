@@ -1,0 +1,82 @@
+"""Cells: one line of a published table, read by column with a reason where a cell cannot be read."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from burnish.errors import UserError
+
+UNKNOWN = frozenset({"", "-", "?", "n/a", "na", "none", "nan", "null", "unknown", "not stated"})
+
+
+class NotExpressed(Exception):
+    """Why a line cannot be put as a job on a cluster; the text is what is printed beside the line."""
+
+
+@dataclass
+class Cells:
+    """The cells of a line and `assumed`, what was put in the place of blank ones."""
+
+    values: Mapping[str, str]
+    assumed: list[str] = field(default_factory=list)
+
+    def text(self, column: str) -> str:
+        """A cell as it stands, without space around it; empty where the file has no such column."""
+        return (self.values.get(column) or "").strip()
+
+    def blank(self, column: str) -> bool:
+        """Whether a cell says nothing."""
+        return self.text(column).lower() in UNKNOWN
+
+    def number(self, column: str) -> float | None:
+        """A cell's number, None when blank. Raises NotExpressed for text, zero, negative and infinite numbers."""
+        if self.blank(column):
+            return None
+        text = self.text(column).replace(",", "")
+        try:
+            value = float(text)
+        except ValueError:
+            raise NotExpressed(f"{column}: {self.text(column)[:40]!r} is not a number") from None
+        if not math.isfinite(value) or value <= 0:
+            raise NotExpressed(f"{column}: {text} is not a positive number")
+        return value
+
+    def whole(self, column: str) -> int | None:
+        """A cell's whole number, None when blank. Raises NotExpressed where it has a fraction or is no number."""
+        value = self.number(column)
+        if value is None:
+            return None
+        if value != int(value):
+            raise NotExpressed(f"{column}: {self.text(column)} is not a whole number")
+        return int(value)
+
+    def found(self, column: str, pattern: str) -> re.Match[str] | None:
+        """Where a pattern first occurs in a cell, in any case of letters."""
+        return re.search(pattern, self.text(column), re.IGNORECASE)
+
+    def assume(self, what: str) -> None:
+        """Note a value that the line does not state."""
+        self.assumed.append(what)
+
+
+def read_table(path: Path | str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+    """The columns and the lines of a CSV file. Raises UserError where there is none to read."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns: Sequence[str] = reader.fieldnames or ()
+            lines = [{key: value or "" for key, value in line.items() if isinstance(key, str)} for line in reader]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: not a CSV file in UTF-8 ({error})") from None
+    if not columns:
+        raise UserError(f"{path}: empty; a table of rows with a first line of column names is needed")
+    if not lines:
+        raise UserError(f"{path}: has column names but no rows")
+    return tuple(columns), lines

@@ -1,0 +1,154 @@
+"""Rows: published training runs as settings that can be priced, with what they measured and what had to be assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Record
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from burnish.cluster import Cluster
+from burnish.errors import UserError
+from burnish.job import Job
+from burnish.mapping import Mapping
+from burnish.rows.cells import Cells, NotExpressed, read_table
+from burnish.rows.cluster import cluster_of
+from burnish.rows.mapping import degrees, mapping_of
+from burnish.rows.measured import Measured, measured_of, outcome_of
+from burnish.rows.model import NOTHING_BUT_LAYERS, model_of
+from burnish.rows.rules import Facts, default, rule, stack_of, table, worded
+from burnish.rows.trust import reason
+from burnish.stack import Stack
+
+NEEDED = ("model", "gpu", "n_gpus")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run to price: the job, its layout, the machine, and whose software ran (its name, and the profile used)."""
+
+    job: Job
+    mapping: Mapping
+    cluster: Cluster
+    stack_name: str
+    stack: Stack
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table. `setting` is None where it cannot be expressed, and then `why_not` says why.
+
+    `fullest` is the setting whose memory was measured where that is another than the one timed.
+    """
+
+    id: str
+    source: str
+    setting: Setting | None
+    why_not: str = ""
+    measured: Measured = field(default_factory=Measured)
+    distrusted: str = ""
+    second_hand: str = ""
+    assumed: tuple[str, ...] = ()
+    fullest: Setting | None = None
+    cells: Cells = field(default_factory=lambda: Cells({}))
+
+
+def read_rows(path: Path | str) -> list[Row]:
+    """The lines of a CSV file of training rows. Raises UserError where the file is none."""
+    columns, lines = read_table(path)
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise UserError(f"{path}: no column {', '.join(missing)}; training rows name at least {', '.join(NEEDED)}")
+    return [row_of(line, number) for number, line in enumerate(lines, 2)]
+
+
+def row_of(line: Record[str, str], number: int = 0) -> Row:
+    """One line as a row; what stops it from being expressed becomes its reason."""
+    cells = Cells(line)
+    row = Row(
+        id=cells.text("id") or f"line {number}",
+        source=cells.text("source") or "unnamed",
+        setting=None,
+        distrusted=reason("distrusted", cells),
+        second_hand=reason("second_hand", cells),
+        cells=cells,
+    )
+    try:
+        if outcome_of(cells) == "error":
+            raise NotExpressed(f"the run ended in an error that is not about memory: {_ending(cells)}")
+        setting = setting_of(cells)
+        measured = measured_of(cells, setting.job, setting.cluster, int(setting.mapping.gpus))
+    except NotExpressed as stop:
+        return replace(row, why_not=str(stop), assumed=tuple(cells.assumed))
+    timed = _timed(cells, setting)
+    return replace(
+        row, setting=timed or setting, fullest=timed and setting, measured=measured, assumed=tuple(cells.assumed)
+    )
+
+
+def setting_of(cells: Cells) -> Setting:
+    """What a line says was run. Raises NotExpressed with the reason where that is not enough."""
+    gpus = cells.whole("n_gpus")
+    if gpus is None:
+        raise NotExpressed("n_gpus: blank")
+    cluster = cluster_of(cells, gpus)
+    stack_name, stack = stack_of(cells, cells.text("stack"))
+    made = degrees(cells, gpus, stack.kind)
+    workload = cells.text("workload").lower() or "pretrain"
+    facts = Facts(stack, workload, cells.text("notes"), made["pp"])
+    model = model_of(cells, facts, made["tp"])
+    seq = cells.whole("seq_len")
+    if seq is None:
+        raise NotExpressed("seq_len: blank")
+    mapping = mapping_of(cells, made, facts, cluster.per_node)
+    trained = _trained(cells, workload)
+    job = Job(
+        model=model,
+        seq=seq,
+        global_batch=cells.whole("global_batch") or _global_batch(cells, facts, mapping, seq),
+        precision=worded(cells, "precision", facts),
+        attention=worded(cells, "attention", facts),
+        trained=trained,
+        lora_rank=_rank(cells, facts) if trained != "all" else 0,
+        optimizer="none" if workload == NOTHING_BUT_LAYERS else "adamw",
+        filled=float(rule("filled", facts)["value"]),
+    )
+    return Setting(job, mapping, cluster, stack_name, stack)
+
+
+def _ending(cells: Cells) -> str:
+    found = cells.found("notes", r"run ended: ([^;]*)")
+    return found[1] if found else cells.text("outcome")[:40]
+
+
+def _trained(cells: Cells, workload: str) -> str:
+    """Which parameters a workload trains."""
+    if not any(word in workload for word in ("lora", "adapter")):
+        return "all"
+    if "adapter" in workload:
+        cells.assume("adapters as LoRA of the same tool")
+    return "qlora" if "qlora" in workload or cells.found("precision", "nf4|4-bit|int4") else "lora"
+
+
+def _rank(cells: Cells, facts: Facts) -> int:
+    found = cells.found("notes", r"\br(?:ank)?\s?=\s?(\d+)")
+    return int(found[1]) if found else int(default(cells, "lora_rank", facts))
+
+
+def _global_batch(cells: Cells, facts: Facts, mapping: Mapping, seq: int) -> int:
+    """Sequences of a step where a line gives none: one micro-batch a rank, or a step of the usual number of tokens."""
+    one = int(mapping.dp * mapping.micro_batch)
+    row = rule("global_batch", facts)
+    if facts.workload == NOTHING_BUT_LAYERS or row["value"] == "ranks":
+        cells.assume(f"global_batch {one}: one micro-batch a rank")
+        return one
+    made = max(1, int(row["tokens"]) // seq // one) * one
+    cells.assume(f"global_batch {made}: {row['why']}")
+    return made
+
+
+def _timed(cells: Cells, setting: Setting) -> Setting | None:
+    """The setting whose time was measured where rows were padded to a longest sample but most are shorter."""
+    rules = table()["timed"]
+    if not cells.found("notes", rules["longest"]) or int(setting.job.seq) <= rules["tokens"]:
+        return None
+    cells.assume(f"time of samples of {rules['tokens']} tokens: {rules['why']}")
+    return replace(setting, job=replace(setting.job, seq=rules["tokens"]))
