@@ -20,7 +20,7 @@ def columns(records: Sequence[T]) -> T:
         values = [getattr(record, field.name) for record in records]
         if is_dataclass(values[0]):
             made[field.name] = columns(values)
-        elif isinstance(values[0], int | float | np.number):
+        elif isinstance(values[0], int | float | np.number) and not isinstance(values[0], bool):
             made[field.name] = np.array(values)
         else:
             made[field.name] = values[0]

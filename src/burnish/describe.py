@@ -295,7 +295,7 @@ def mixer_part(model: Architecture, T: N) -> tuple[Op, ...]:
     return (
         norm("mixer_norm", T, H),
         linear("mixer_in", T, H, inputs, keeps="normed"),
-        Op("scan", ((inner + states, 4),), scan, 2 * scan, (kept,), moved=8 * T * inner, split=COLUMN, launches=8),
+        Op("scan", ((inner + states, 4),), scan, 2 * scan, (kept,), moved=8 * T * inner, group="scan", split=COLUMN, launches=8),
         linear("mixer_out", T, inner, H, keeps="product", split=ROW),
         residual("mixer_sum", T, H),
     )
@@ -312,7 +312,7 @@ def head(tokens: N, model: Architecture, stack: Stack) -> Op:
     hidden, vocab = model.hidden, model.vocab
     product = 2 * tokens * hidden * vocab
     weight = () if isinstance(model.tied, int) and model.tied else (((1 - model.tied) * vocab, hidden),)
-    if not stack.chunked_loss:
+    if not has(stack.chunked_loss):
         saved = (Saved("input", ACTIVATION, tokens * hidden),)
         logits = Saved("logits", "logit", tokens * vocab, COLUMN)
         return Op("head", weight, product, 2 * product, saved, (logits,), group="head", split=COLUMN)

@@ -61,8 +61,9 @@ def stages(mapping: Mapping) -> N:
     return np.stack([0 * last, np.minimum(last, 1), last])
 
 
-def layout(model: Architecture, shapes: Shapes, mapping: Mapping, mesh: Mesh, stack: Stack) -> tuple[Work, Work]:
+def layout(model: Architecture, shapes: Shapes, mapping: Mapping, stack: Stack) -> tuple[Work, Work]:
     """The work of one rank before its stage is cut out, and of each of three stages."""
+    mesh = mesh_of(mapping, 0, stages(mapping))
     size = Bytes(stack.parameter, 2, stack.gradient, stack.optimizer, 0, 2, logit=stack.logits_bytes)
     work = replace(describe(model, shapes, stack), bytes=size)
     work = tensor.predict(SimpleNamespace(sequence=mapping.sp), work, mesh)
@@ -73,11 +74,9 @@ def layout(model: Architecture, shapes: Shapes, mapping: Mapping, mesh: Mesh, st
     return work, pipeline.predict(cut, work, mesh)
 
 
-def step(model: Architecture, shapes: Shapes, mapping: Mapping, r: Rates, stack: Stack) -> Step:
-    """Seconds of one step of the ranks of a mapping."""
-    mesh = mesh_of(mapping, r.per_node, stages(mapping))
-    work, staged = layout(model, shapes, mapping, mesh, stack)
-    around = groups(mesh, r)
+def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> Step:
+    """Seconds of one step of the ranks of a mapping, from its `layout`."""
+    around = groups(mesh_of(mapping, r.per_node), r)
     layers = [layer_seconds(block, work.bytes.activation, r, around) for block in work.blocks]
     counts = [block.layers for block in staged.blocks]
 
@@ -208,25 +207,32 @@ def structure(model: Architecture) -> tuple[bool, ...]:
     return tuple(bool(size) for size in (model.experts, model.kv_rank, model.mixer_layers, model.positions))
 
 
-def price_many(settings: Sequence[Setting], c: Table[str, float] | None = None) -> Any:
+def price_many(settings: Sequence[Setting], c: Table[str, float] | None = None) -> N:
     """Seconds of many settings, in order."""
     seconds = np.zeros(len(settings))
-    kinds: dict[tuple, list[int]] = {}
-    for k, setting in enumerate(settings):
-        kinds.setdefault(structure(setting.job.model), []).append(k)
-    for members in kinds.values():
+    for members in alike(settings):
         table = [settings[k] for k in members]
-        seconds[members] = _table(table, c)
+        mapping = columns([s.mapping for s in table])
+        stack = columns([s.stack for s in table])
+        work, staged = laid_out(table)
+        r = columns([rates(s.job, s.cluster, s.stack, c) for s in table])
+        seconds[members] = step(work, staged, mapping, r, stack).seconds
     return seconds
 
 
-def _table(settings: Sequence[Setting], c: Table[str, float] | None) -> N:
+def alike(settings: Sequence[Setting]) -> list[list[int]]:
+    """Indices of settings that can be described together."""
+    kinds: dict[tuple, list[int]] = {}
+    for k, setting in enumerate(settings):
+        kinds.setdefault((structure(setting.job.model), setting.stack.chunked_loss), []).append(k)
+    return list(kinds.values())
+
+
+def laid_out(settings: Sequence[Setting]) -> tuple[Work, Work]:
+    """The layouts of settings that are alike, as arrays."""
     model = columns([s.job.model for s in settings])
-    mapping = columns([s.mapping for s in settings])
-    stack = columns([s.stack for s in settings])
     shapes = columns([shapes_of(s.job, s.mapping, s.stack) for s in settings])
-    r = columns([rates(s.job, s.cluster, s.stack, c) for s in settings])
-    return step(model, shapes, mapping, r, stack).seconds
+    return layout(model, shapes, columns([s.mapping for s in settings]), columns([s.stack for s in settings]))
 
 
 def shapes_of(job: Job, mapping: Mapping, stack: Stack) -> Shapes:

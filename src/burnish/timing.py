@@ -61,11 +61,11 @@ def op_seconds(op: Op, work_bytes: N, rates: Rates) -> tuple[N, N]:
     elif op.group == "dispatch":
         extra = op.passed * rates.routed / rates.memory
         forward, backward = forward + extra, backward + extra
+    elif op.group == "scan":
+        scan = 2 * op.flops / rates.head
+        forward, backward = forward + scan, backward + 2 * scan
     elif op.group:
         forward, backward = _product(op, rates, forward, backward)
-    elif op.flops is not 0:  # noqa: F632 - a scan; plain operations have the int 0
-        scan = op.flops / rates.head
-        forward, backward = forward + 2 * scan, backward + 4 * scan
     return forward, backward
 
 

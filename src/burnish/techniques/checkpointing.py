@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from burnish.errors import UserError
-from burnish.mesh import Mesh, N
+from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
 from burnish.units import show
 from burnish.work import ACTIVATION, RECOMPUTE, Block, Op, Saved, Work, saved_bytes
