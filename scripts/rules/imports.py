@@ -24,7 +24,7 @@ LAYERS = (
     ("out_of_memory", "runnable", "progress", "finished"),
     ("run",),
     ("prove",),
-    ("show", "cli", "__main__"),
+    ("streams", "show", "cli", "__main__"),
 )
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {

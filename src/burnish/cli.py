@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from burnish import __version__
+from burnish import __version__, streams
 from burnish.errors import BurnishError, UserError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+STOPPED, TERMINATED = 130, 143  # as a shell reports SIGINT and SIGTERM
 recipes = typer.Typer(help="List, show, check and start recipes.", no_args_is_help=True)
 app.add_typer(recipes, name="recipe")
 
@@ -176,6 +177,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; ends the process with the exit code of what happened."""
+    streams.prepare()
     sys.exit(code_of(arguments))
 
 
@@ -183,17 +185,26 @@ def code_of(arguments: list[str] | None) -> int:
     """Run the command line and give its exit code; what a person should read of an error goes to stderr."""
     try:
         code: Any = app(arguments, standalone_mode=False)
+        streams.flush()
     except BurnishError as error:
         print(f"burnish: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("burnish: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 0
+    except (KeyboardInterrupt, streams.Terminated) as error:
+        code = STOPPED if isinstance(error, KeyboardInterrupt) else TERMINATED
+    except (OSError, SystemExit) as error:
+        streams.silence()
+        if streams.reader_left(error):
+            return 0
+        if isinstance(error, SystemExit) or error.errno is None:
+            raise
+        print(f"burnish: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        return BurnishError.exit_code
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own errors: a missing argument, an unknown option
-            print(f"burnish: {' '.join(error.format_message().split())}", file=sys.stderr)
+            if said := " ".join(error.format_message().split()):  # nothing to say beside the help it has printed
+                print(f"burnish: {said}", file=sys.stderr)
             return UserError.exit_code
         raise
+    if code in (STOPPED, TERMINATED):
+        print("burnish: stopped", file=sys.stderr)
     return code if isinstance(code, int) else 0

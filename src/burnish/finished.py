@@ -61,12 +61,19 @@ def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> 
 def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> list[str]:
     """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it."""
     require_torch("burnish generate")
+    for number, text in enumerate([*prompts, *settings.get("stop", ())]):
+        if not recipe_files.is_text(text):
+            raise UserError(
+                f"{'prompt' if number < len(prompts) else 'stop'} {text!a}: holds bytes that are no UTF-8 text"
+            )
     from burnish.data.tokenizer import Tokenizer
     from burnish.export.safetensors import load_folder
     from burnish.serve.generate import complete
     from burnish.serve.sampling import Sampling
 
     folder = model / "model" if (model / recipe_files.LOCK_NAME).is_file() else model
+    if folder != model and not folder.is_dir():
+        raise UserError(f"{model}: has no exported model yet; write it with `burnish export {model}`")
     decoder, config = load_folder(folder)
     tokenizer = Tokenizer.load(folder, config.eos)
     tokenizer.check_vocab(config.vocab)

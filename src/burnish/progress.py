@@ -18,11 +18,18 @@ class Watcher(Protocol):
     def __call__(self, done: int, total: int, detail: str = "", eta: float | None = None) -> None: ...
 
 
+class _Console(Console):
+    """A console whose reader may leave: the work goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Screen:
     """Messages and bars on the console; silent when `quiet`."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.console = _Console(stderr=True, quiet=quiet, highlight=False)
 
     def say(self, message: str) -> None:
         """One line."""
