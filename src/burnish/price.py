@@ -103,7 +103,43 @@ def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> 
         "data": shown.max(axis=0),
         "optimizer": update + r.step,
     }
-    return Step(sum(causes.values()), causes, 0)
+    return Step(sum(causes.values()), causes, crossing_bytes(staged, dense, routed, mapping, around, r))
+
+
+def crossing_bytes(
+    staged: Work, dense: N, routed: N, mapping: Mapping, around: dict[str, Group], r: Rates
+) -> N:
+    """Bytes that all ranks together send beyond their domain of fast links in one step.
+
+    A ring passes each domain's border once, with (n - 1)/n of the bytes of a collective.
+    """
+    ranks = mapping.tp * mapping.cp * mapping.dp
+    weights = np.stack([1 + 0 * ranks, np.maximum(mapping.pp - 2, 0), (np.asarray(mapping.pp) > 1) * 1])
+    total: N = 0.0
+
+    def passed(where: Group, size: N, rounds: int = 1) -> N:
+        domains = np.where(where.crosses, where.size / where.inside, 0)
+        return rounds * size * (where.size - 1) / np.maximum(where.size, 1) * domains * ranks / np.maximum(where.size, 1)
+
+    for block in staged.blocks:
+        for comm in (comm for op in block.ops for comm in op.comms):
+            size = (weights * block.layers).sum(axis=0) * comm.bytes * staged.micro
+            where = around[comm.axis]
+            if comm.kind in ("all_to_all", "p2p"):
+                total = total + size * ranks * (where.size - where.inside) / np.maximum(where.size, 1)
+            else:
+                total = total + passed(where, size, 2 if comm.kind == "all_reduce" else 1)
+    zero = np.asarray(mapping.zero)
+    dense, routed = ((weights * size).sum(axis=0) for size in (dense, routed))
+    reduced = pick(zero >= 2, staged.micro, 1)
+    gathers = pick(zero == 3, 2 * staged.micro, pick(zero == 0, 0, 1))
+    for size, where in ((dense, around["dp"]), (routed, around["expert"])):
+        moved = size * (r.reduce * pick(zero == 0, 2, reduced) + r.gather * gathers)
+        total = total + passed(where, moved)
+    far = np.asarray(around["pp"].crosses) & (np.asarray(mapping.pp) > 1)
+    border = np.where(far, mapping.pp * mapping.vpp - 1, 0) * ranks
+    sent = staged.bytes.activation * staged.tokens * _width(staged) / mapping.tp
+    return total + 2 * sent * staged.micro * border
 
 
 def _shards(mapping: Mapping) -> N:
@@ -205,6 +241,12 @@ def _copies(mapping: Mapping, where: Group, r: Rates) -> Group:
 def structure(model: Architecture) -> tuple[bool, ...]:
     """Jobs of one structure can be described together."""
     return tuple(bool(size) for size in (model.experts, model.kv_rank, model.mixer_layers, model.positions))
+
+
+def price(job: Job, mapping: Mapping, cluster: Cluster, stack: Stack) -> Step:
+    """Seconds, causes and bytes across domains of one step of a job, for one mapping or for arrays of candidates."""
+    work, staged = layout(job.model, shapes_of(job, mapping, stack), mapping, stack)
+    return step(work, staged, mapping, rates(job, cluster, stack), stack)
 
 
 def price_many(settings: Sequence[Setting], c: Table[str, float] | None = None) -> N:

@@ -113,6 +113,7 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
     host = "eager" if stack.eager else "compiled" if stack.compiled else "lean"
     traffic = c[f"traffic.{host}"]
     frozen = job.trained != "all"
+    layers_only = not job.model.vocab
     recent = stack.moe_release
     return Rates(
         matmul=matmul,
@@ -134,8 +135,8 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
         launch=0.0 if stack.graphs else c[f"launch.{host}"],
         gap=c["gap"],
         expert_launches=c[f"expert_launches.{recent}"],
-        update=0.0 if frozen else c["update"],
-        step=c["step"],
+        update=0.0 if frozen or layers_only else c["update"],
+        step=0.0 if layers_only else c["step"],
         trained=0.0 if frozen else 1.0,
         link=cluster.link.bandwidth * c["link"],
         link_latency=c["link.latency"],

@@ -6,12 +6,20 @@ speed of memory. It leaves out launch costs and communication, so it is a floor 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping as Table
+from dataclasses import dataclass
 
 import numpy as np
 
+from burnish.cluster import Cluster
 from burnish.hardware import Chip
+from burnish.job import Job
+from burnish.mapping import Mapping
 from burnish.mesh import N, pick
+from burnish.price import layout, parameters, shapes_of
+from burnish.price import price as step_price
+from burnish.price import price_many as price_many
+from burnish.stack import Stack
 from burnish.work import Work, backward_bytes, flops, saved_bytes, state_bytes, transient_bytes
 
 # A tensor kept for backward is written and read in forward, read in backward, and its gradient written and read.
@@ -24,7 +32,7 @@ PASSES_OVER_STATE = 7
 RESERVE = 0.07
 
 
-def reserve(kinds: Mapping[str, float], chip: Chip) -> float:
+def reserve(kinds: Table[str, float], chip: Chip) -> float:
     """Bytes an accelerator's allocator keeps in pieces beside `kinds`, the bytes given out."""
     return RESERVE * sum(kinds.values()) if chip.accelerator else 0.0
 
@@ -54,3 +62,46 @@ def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> float | np.nd
     state = state_bytes(work)["parameter"]
     traffic = PASSES_OVER_SAVED * saved_bytes(work) * work.step_tokens / work.tokens + PASSES_OVER_STATE * state
     return products + traffic / chip.bandwidth
+
+
+@dataclass(frozen=True)
+class Price:
+    """One optimizer step: seconds with their causes, bytes by kind on three stages, the fullest of them, and bytes that
+    leave the domains of fast links. Arrays have one entry per candidate mapping."""
+
+    seconds: N
+    parts: dict[str, N]
+    memory: dict[str, N]
+    peak: N
+    owner: N  # which of first, second and last stage is the fullest
+    cross_node_bytes: N
+
+
+def price(job: Job, mapping: Mapping, cluster: Cluster, stack: Stack) -> Price:
+    """What one step of `job` takes under `mapping`, which may hold arrays of candidates."""
+    timed = step_price(job, mapping, cluster, stack)
+    kinds = memory_of(job, mapping, cluster, stack)
+    total = np.asarray(sum(kinds.values()))
+    return Price(timed.seconds, timed.parts, kinds, total.max(axis=0), total.argmax(axis=0), timed.cross_node_bytes)
+
+
+def memory_of(job: Job, mapping: Mapping, cluster: Cluster, stack: Stack) -> dict[str, N]:
+    """Bytes by kind on the first, second and last stage of each candidate."""
+    _, staged = layout(job.model, shapes_of(job, mapping, stack), mapping, stack)
+    dense, routed = parameters(staged)
+    shards = np.maximum(mapping.dp * mapping.cp, 1)
+    own = np.maximum(shards * mapping.tp // (mapping.ep * mapping.etp), 1)
+
+    def state(size: float, from_stage: int) -> N:
+        split = np.asarray(mapping.zero) >= from_stage
+        return size * (dense / np.where(split, shards, 1) + routed / np.where(split, own, 1))
+
+    saved = saved_bytes(staged) * staged.flight
+    return {
+        "parameters": state(stack.parameter, 3),
+        "gradients": state(stack.gradient, 2),
+        "optimizer": state(stack.optimizer, 1),
+        "activations": saved + 0 * dense,
+        "logits": transient_bytes(staged) * (np.asarray(staged.blocks[-1].layers) > 0),
+        "reserve": RESERVE * (saved + 0 * dense),
+    }
