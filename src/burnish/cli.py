@@ -88,8 +88,14 @@ def generate(
     """Continue prompts with a trained model."""
     from burnish import finished
 
-    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    for text in finished.generate(model, prompt, {**settings, "seed": seed, "stop": tuple(stop or ())}):
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
+    settings |= {"seed": seed, "stop": tuple(stop or ())}
+    for text in finished.generate(model, prompt, settings, lambda said: print(f"warning: {said}", file=sys.stderr)):
         print(text)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,15 +52,21 @@ def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> 
         tokenizer=place.tokenizer,
         write_tied=settings.write_tied,
         shard_bytes=size,
+        trained_length=recipe.data.seq,
     )
-    found = check_export(model, to)
+    found = check_export(model, to, place.tokenizer)
     if found.pop("weights_different"):
         raise RuntimeError(f"{to}: the exported weights do not read back as they were written")
     return found
 
 
-def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> list[str]:
-    """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it."""
+def generate(
+    model: Path, prompts: list[str], settings: Mapping[str, Any], warn: Callable[[str], None] = lambda text: None
+) -> list[str]:
+    """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it.
+
+    `warn` is told when more is asked for than the model has seen in training.
+    """
     require_torch("burnish generate")
     for number, text in enumerate([*prompts, *settings.get("stop", ())]):
         if not recipe_files.is_text(text):
@@ -67,7 +74,7 @@ def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> li
                 f"{'prompt' if number < len(prompts) else 'stop'} {text!a}: holds bytes that are no UTF-8 text"
             )
     from burnish.data.tokenizer import Tokenizer
-    from burnish.export.safetensors import load_folder
+    from burnish.export.safetensors import TRAINED_LENGTH, load_folder
     from burnish.serve.generate import complete
     from burnish.serve.sampling import Sampling
 
@@ -77,9 +84,16 @@ def generate(model: Path, prompts: list[str], settings: Mapping[str, Any]) -> li
     decoder, config = load_folder(folder)
     tokenizer = Tokenizer.load(folder, config.eos)
     tokenizer.check_vocab(config.vocab)
-    start = [] if config.bos is None else [config.bos]
     options = Sampling(eos=config.eos, **settings)
-    encoded = [start + tokenizer.encode(prompt) for prompt in prompts]
+    encoded = [tokenizer.encode_prompt(prompt) for prompt in prompts]
+    seen = json.loads((folder / "config.json").read_text(encoding="utf-8")).get(TRAINED_LENGTH)
+    longest = max(map(len, encoded), default=0)
+    if isinstance(seen, int) and longest + options.max_new_tokens > seen:
+        fix = f"--max-new-tokens {seen - longest} stays within it" if longest < seen else "shorten the prompt"
+        warn(
+            f"{longest} tokens and {options.max_new_tokens} new ones are more than the {seen} that the model was trained "
+            f"on at once; what it writes beyond them is likely to make no sense ({fix})"
+        )
     done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
     return [prompt + (c.text) for prompt, c in zip(prompts, done, strict=True)]
 

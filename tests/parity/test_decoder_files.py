@@ -99,5 +99,5 @@ def test_the_tokenizer_loads_in_transformers(tmp_path):
     save_folder(ours, config, tmp_path / "m", tokenizer=tmp_path / "tokenizer.json")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "m")
     assert (theirs.eos_token, theirs.eos_token_id, theirs.model_max_length) == ("<|end|>", 0, config.max_positions)
-    assert theirs("tea and jam").input_ids == tokenizer.encode("tea and jam").ids
+    assert theirs("tea and jam").input_ids == [0, *tokenizer.encode("tea and jam").ids]
     assert json.loads((tmp_path / "m" / "generation_config.json").read_text()) == {"bos_token_id": 0, "eos_token_id": 0}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,19 @@ _BATCH_CHARACTERS = 4_000_000  # bounds what one parallel call holds in memory
 
 
 class Tokenizer:
-    """Text to ids and back. `eos` frames documents; text that spells a special token is encoded as plain text."""
+    """Text to ids and back. `eos` frames documents; text that spells a special token is encoded as plain text.
 
-    def __init__(self, inner: Any, where: str, eos: int | None = None) -> None:
+    Prompts alone are read as the files say: with the tokens that these add, and special tokens as such unless `plain`.
+    """
+
+    def __init__(self, inner: Any, where: str, eos: int | None = None, plain: bool = True) -> None:
         self._inner = inner
         self._inner.no_padding()
         self._inner.no_truncation()
         self._json: str = inner.to_str()
         self._inner.encode_special_tokens = True
         self.where = where
+        self.plain = plain
         self.eos = _end_of_text(inner, where) if eos is None else eos
         if not 0 <= self.eos < self.vocab:
             raise UserError(f"{where}: model.eos {eos} is outside its tokens 0..{self.vocab - 1}")
@@ -78,7 +83,7 @@ class Tokenizer:
             inner = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"{file}: not a tokenizer.json ({str(error).splitlines()[0]})") from None
-        return cls(inner, str(file), eos)
+        return cls(inner, str(file), eos, _plain(file.with_name("tokenizer_config.json")))
 
     def to_json(self) -> str:
         """The content of `tokenizer.json`."""
@@ -108,6 +113,16 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of one text, without special tokens."""
         return list(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a text to continue, with what the tokenizer's own files add to it: as transformers encodes it."""
+        return list(self._prompts.encode(text).ids)
+
+    @cached_property
+    def _prompts(self) -> Any:
+        inner = _library().Tokenizer.from_str(self._json)
+        inner.encode_special_tokens = self.plain
+        return inner
 
     def encode_documents(self, documents: Iterable[str]) -> Iterator[tuple[Ids, int]]:
         """Ids (without eos) and UTF-8 bytes of each document, encoded in parallel batches of bounded size."""
@@ -146,6 +161,16 @@ def _library() -> Any:
     except ImportError:
         raise MissingExtra("tokenizing text", "train", "tokenizers") from None
     return tokenizers
+
+
+def _plain(config: Path) -> bool:
+    """Whether the settings beside a tokenizer say that text is never read as a special token; so it is without any."""
+    try:
+        return bool(json.loads(config.read_text(encoding="utf-8")).get("split_special_tokens", False))
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{config}: not readable as JSON settings ({error})") from None
 
 
 def _end_of_text(inner: Any, where: str) -> int:

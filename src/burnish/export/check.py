@@ -1,4 +1,4 @@
-"""Does an exported folder say what the model says? Reload it and compare weights and logits; check its tokenizer."""
+"""Does an exported folder say what the model says? Reload it and compare weights, logits, and text for text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from burnish.data.tokenizer import END_OF_TEXT, Tokenizer
 from burnish.export.safetensors import load_folder
 from burnish.export.tokenizer import check_tokenizer
 from burnish.models.decoder import Decoder
+from burnish.serve.generate import complete
+from burnish.serve.sampling import Sampling
 
 __all__ = ["check_export", "check_tokenizer"]
 
 
+# What a reader of the folder might take for something else: nothing, a special token's name, white space, rare letters.
+PROMPTS = ("", "It was", f"a{END_OF_TEXT}b", "  two\n", "naïve \u8a9e")
+NEW_TOKENS = 8
+
+
 @torch.no_grad()
-def check_export(model: Decoder, folder: str | Path) -> dict[str, Any]:
-    """Reload `folder` and compare with `model`.
+def check_export(model: Decoder, folder: str | Path, tokenizer: Path | None = None) -> dict[str, Any]:
+    """Reload `folder` and compare with `model`, and with the `tokenizer` it was trained with where one is given.
 
     Keys: `weights_equal` (bit for bit, after the cast to the file's dtype), `weights_different` (names), `tensors`
     (count), `tie_kept`, `config_equal`, `dtype`, `logits_max_abs_difference` (on a fixed batch of two
-    rows of unequal length: what the cast to the file's dtype alone costs). Raises UserError as `load_folder` does.
+    rows of unequal length: what the cast to the file's dtype alone costs). With a tokenizer also `prompts_equal` (the
+    same ids for the same text) and `text_equal` (the same greedy text after them; of the weights as cast). Raises
+    UserError as `load_folder` does.
     """
     plain: Decoder = getattr(model, "_orig_mod", model)
     device = plain.embed.weight.device  # the same kernels on both sides, so that only the files are judged
@@ -35,7 +45,7 @@ def check_export(model: Decoder, folder: str | Path) -> dict[str, Any]:
     ids_BS = torch.randint(config.vocab, mask_BS.shape, generator=torch.Generator().manual_seed(0))
     ids_BS, mask_BS = ids_BS.to(device), mask_BS.to(device)
     difference = _logits(plain, ids_BS, mask_BS) - _logits(loaded.to(plain.embed.weight.dtype), ids_BS, mask_BS)
-    return {
+    found = {
         "weights_equal": not different,
         "weights_different": different,
         "tensors": len(theirs),
@@ -44,6 +54,22 @@ def check_export(model: Decoder, folder: str | Path) -> dict[str, Any]:
         "dtype": str(dtype).removeprefix("torch."),
         "logits_max_abs_difference": difference.abs().max().item(),
     }
+    if tokenizer is not None:
+        as_trained = plain if plain.embed.weight.dtype == dtype else loaded
+        ours_too, theirs_too = Tokenizer.load(tokenizer, config.eos), Tokenizer.load(folder, config.eos)
+        start = [] if config.bos is None else [config.bos]
+        wanted = [start + ours_too.encode(prompt) for prompt in PROMPTS]
+        given = [theirs_too.encode_prompt(prompt) for prompt in PROMPTS]
+        found["prompts_equal"] = wanted == given
+        found["text_equal"] = _texts(as_trained, wanted, ours_too) == _texts(loaded, given, theirs_too)
+    return found
+
+
+def _texts(model: Decoder, prompts: list[list[int]], tokenizer: Tokenizer) -> list[str]:
+    """Greedy continuations of those prompts that hold a token and leave room."""
+    room = model.shape.max_positions - NEW_TOKENS
+    fitting = [prompt for prompt in prompts if 0 < len(prompt) <= room]
+    return [c.text for c in complete(model, fitting, Sampling(max_new_tokens=NEW_TOKENS), decode=tokenizer.decode)]
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -25,6 +25,7 @@ from burnish.tables.families import FAMILIES
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 SHARD_BYTES = 5 * 2**30
+TRAINED_LENGTH = "trained_length"  # key of config.json; other readers leave it alone
 _OURS = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json|model.*\.safetensors"
 )
@@ -40,12 +41,14 @@ def save_folder(
     tokenizer: str | Path | None = None,
     write_tied: bool = False,
     shard_bytes: int = SHARD_BYTES,
+    trained_length: int | None = None,
 ) -> list[Path]:
     """Write `model` into `folder`, whole or not at all; returns the files written.
 
     A declared tie (config.tied) is left out of the file and recorded in its metadata, or with `write_tied` written in
     full for loaders that look for `lm_head.weight`. Any other two tensors that overlap in memory are refused, never
     dropped. One shard at a time is cast to `dtype`. `tokenizer`: a tokenizer.json, or the folder it is in.
+    `trained_length`: the longest row of tokens that the model has seen, for whoever generates with it.
     Raises UserError for an unknown dtype, a model that is not of this config, accidental sharing, a tokenizer that does
     not fit, a place that cannot be written.
     """
@@ -59,7 +62,8 @@ def save_folder(
     if config.tied and write_tied:
         tensors[head] = tensors[embedding].clone()  # save_file takes no two names for one memory
     with replacing_folder(Path(folder), lambda name: _OURS.fullmatch(name) is not None) as fresh:
-        _write_json(fresh / "config.json", config.to_hf() | {"torch_dtype": dtype})
+        known = {} if trained_length is None else {TRAINED_LENGTH: trained_length}
+        _write_json(fresh / "config.json", config.to_hf() | {"torch_dtype": dtype} | known)
         special = {"bos_token_id": config.bos, "eos_token_id": config.eos, "pad_token_id": config.pad}
         _write_json(fresh / "generation_config.json", {k: v for k, v in special.items() if v is not None})
         _write_weights(fresh, tensors, DTYPES[dtype], shard_bytes, about)

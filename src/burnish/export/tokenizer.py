@@ -1,4 +1,4 @@
-"""The tokenizer's files of a model folder: checked against the model, then copied; read as plain JSON."""
+"""The tokenizer's files of a model folder: checked against the model, then written so that prompts are read as in training."""
 
 from __future__ import annotations
 
@@ -29,28 +29,48 @@ def check_tokenizer(tokenizer_path: str | Path, config: ModelConfig) -> int:
 
 
 def write_tokenizer(tokenizer_path: str | Path, config: ModelConfig, folder: Path) -> None:
-    """Copy `tokenizer.json` into `folder`, with the `tokenizer_config.json` beside it or a minimal one.
+    """Write `tokenizer.json` into `folder` with its `tokenizer_config.json`.
 
+    Where both stand together they are copied. A `tokenizer.json` alone is one that a model was trained with here, on
+    plain text after a beginning token: it is made to add that token, and the settings say that no text is special.
     Raises UserError as `check_tokenizer` does.
     """
     check_tokenizer(tokenizer_path, config)
     path = _file(tokenizer_path)
-    shutil.copyfile(path, folder / "tokenizer.json")
     beside = path.with_name("tokenizer_config.json")
     if beside.is_file():
+        shutil.copyfile(path, folder / "tokenizer.json")
         shutil.copyfile(beside, folder / "tokenizer_config.json")
         return
     tokens = _tokens(path)
+    own = json.loads(path.read_text(encoding="utf-8"))
+    own["post_processor"] = None if config.bos is None else _beginning(config.bos, tokens[config.bos])
+    (folder / "tokenizer.json").write_text(
+        json.dumps(own, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
     content: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_positions,
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
     }
     for name in ("bos", "eos", "pad"):
         token = getattr(config, name)
         if token is not None:
             content[f"{name}_token"] = tokens[token]
     (folder / "tokenizer_config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _beginning(number: int, token: str) -> dict[str, Any]:
+    """A post-processor of the tokenizers library that sets one token before a text, and before a pair of them."""
+    first = {"SpecialToken": {"id": token, "type_id": 0}}
+    texts = [{"Sequence": {"id": name, "type_id": 0}} for name in ("A", "B")]
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, texts[0]],
+        "pair": [first, *texts],
+        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
+    }
 
 
 def _file(tokenizer_path: str | Path) -> Path:
