@@ -30,13 +30,15 @@ def matrix_parameters(model: Architecture) -> N:
 def causal_flops(model: Architecture, seq: N) -> N:
     """FLOPs a token, forward and backward: six a parameter in products, and the half of attention that causality leaves.
 
-    Kaplan et al. 2020 (section 2.1) for the products; attention as Llama 3 and Megatron report it, windows read as
-    whole rows. A mixer's scan is four multiply-adds a state and channel.
+    Kaplan et al. 2020 (section 2.1) for the products; attention and a mixer's scan (seven FLOPs a state and channel) as
+    Megatron-LM counts them. A window is met by each token but the first ones in full.
     """
     width = pick(model.kv_rank > 0, model.head_dim + model.rope_dim, model.head_dim)
     values = pick(model.value_dim > 0, model.value_dim, model.head_dim)
-    scores = (attending(model) + model.mtp) * model.heads * (width + values) * seq // 2
-    scan = model.mixer_layers * 4 * model.mixer_heads * model.mixer_head_dim * model.mixer_state
+    whole = (attending(model) + model.mtp - model.windowed_layers) * seq
+    window = pick((model.window > 0) & (model.window < seq), 2 * model.window - model.window * model.window // seq, seq)
+    scores = model.heads * (width + values) * (whole + model.windowed_layers * window) // 2
+    scan = 7 * model.mixer_layers * model.mixer_heads * model.mixer_head_dim * model.mixer_state // 2
     return 6 * (matrix_parameters(model) + scores + scan)
 
 
