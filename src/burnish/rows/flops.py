@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from burnish.architecture import Architecture
-from burnish.describe import Shapes, describe
-from burnish.stack import stacks
+from burnish.parameters import causal_flops
 
 
 def flops_per_token(model: Architecture, seq: int, formula: str = "model") -> float:
@@ -14,23 +13,8 @@ def flops_per_token(model: Architecture, seq: int, formula: str = "model") -> fl
     "model": three forwards, attention over all pairs (Chowdhery et al. 2022, appendix B; NeMo). "causal": of the pairs
     only those a causal decoder needs (Llama 3).
     """
-    h, layers, vocab = int(model.hidden), int(model.layers), int(model.vocab)
     if formula == "hardware":
+        h, layers, vocab = int(model.hidden), int(model.layers), int(model.vocab)
         return 96.0 * layers * h * h * (1 + seq / (6 * h) + vocab / (16 * layers * h))
-    work = describe(model, Shapes(1, seq), stacks()["torch"])
-    share = 0.5 if formula == "causal" else 1.0
-    ops = [(block.layers, op) for block in work.blocks for op in block.ops]
-    forward = sum(float(n) * float(op.flops) * (share if op.group == "attention" else 1.0) for n, op in ops)
-    return 3 * forward / seq
-
-
-def parameters(model: Architecture) -> float:
-    """Number of parameters."""
-    work = describe(model, Shapes(1, 1), stacks()["torch"])
-    total = 0.0
-    for copies, shape in work.shapes():
-        elements = 1.0
-        for size in shape:
-            elements *= float(size)
-        total += float(copies) * elements
-    return total
+    causal = float(causal_flops(model, seq))
+    return causal if formula == "causal" else 2 * causal - float(causal_flops(model, 1))

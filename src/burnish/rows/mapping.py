@@ -51,15 +51,15 @@ def mapping_of(cells: Cells, made: dict[str, int], facts: Facts, node: int) -> M
 
 def _sharding(cells: Cells, made: dict[str, int], facts: Facts, node: int) -> tuple[int, int]:
     """ZeRO stage and the size of the group that splits one copy of the states (0 = all)."""
+    ranks = made["dp"] * made["cp"]
+    if ranks == 1:
+        return 0, 0
     row: dict[str, Any] = {}
     if not cells.blank("sharding") or cells.text("sharding").lower() == "none":
         row = entry("sharding", cells.text("sharding")) or {}
         if not row:
             raise NotExpressed(f"sharding: {cells.text('sharding')[:40]!r} is not known")
-    ranks = made["dp"] * made["cp"]
     zero = int(row["zero"] if row else default(cells, "zero", facts))
-    if ranks == 1:
-        return (0, 0)
     if group := cells.found("notes", r"FSDP group (\d+)"):
         shard = int(group[1])
     else:

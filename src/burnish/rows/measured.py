@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from burnish.architecture import Architecture
 from burnish.cluster import Cluster
 from burnish.hardware import GIB
 from burnish.job import Job
@@ -73,7 +72,7 @@ def utilisation(cells: Cells) -> float | None:
     return value / 100 if value is not None and value > LARGEST_FRACTION else value
 
 
-def flops_implied(model: Architecture, cells: Cells) -> float | None:
+def flops_implied(cells: Cells) -> float | None:
     """FLOPs a token that a line's own TFLOPS and tokens a second imply."""
     flops, rate = cells.number("tflops_per_gpu"), cells.number("tokens_per_s_per_gpu")
     return flops * 1e12 / rate if flops and rate else None

@@ -32,8 +32,6 @@ def model_of(cells: Cells, facts: Facts, tp: int) -> Architecture:
         model = _typical(name, cells)
     if vocab := cells.whole("vocab"):
         model = replace(model, vocab=vocab)
-    if re.search(r"w/o\s*mtp", name, re.IGNORECASE):
-        model = replace(model, mtp=0)
     if facts.workload == NOTHING_BUT_LAYERS:
         return replace(model, vocab=0, positions=0)
     multiple = int(rule("vocab_multiple", facts)["value"]) * tp
@@ -46,8 +44,8 @@ def model_of(cells: Cells, facts: Facts, tp: int) -> Architecture:
 
 
 def _known(name: str) -> Architecture | None:
-    """The preset of a name, or of the name without what stands in brackets behind it."""
-    for written in (name, re.sub(r"\(.*?\)|single layer", "", name).strip()):
+    """The preset of a name; of one that also sees, the part that writes."""
+    for written in (name, re.sub(r"single layer|-VL\b", "", name).strip()):
         try:
             return preset(written)
         except UserError:

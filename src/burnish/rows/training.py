@@ -37,7 +37,8 @@ class Setting:
 class Row:
     """One line of a table. `setting` is None where it cannot be expressed, and then `why_not` says why.
 
-    `fullest` is the setting whose memory was measured where that is another than the one timed.
+    `fullest` is the setting whose memory was measured where that is another than the one timed. `second_hand` and
+    `distrusted` say why its figures are kept apart; one that is not `complete` leaves out what decides its memory.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Row:
     second_hand: str = ""
     assumed: tuple[str, ...] = ()
     fullest: Setting | None = None
+    complete: bool = True
     cells: Cells = field(default_factory=lambda: Cells({}))
 
 
@@ -108,7 +110,7 @@ def setting_of(cells: Cells) -> Setting:
         attention=worded(cells, "attention", facts),
         trained=trained,
         lora_rank=_rank(cells, facts) if trained != "all" else 0,
-        optimizer="none" if workload == NOTHING_BUT_LAYERS else "adamw",
+        optimizer="none" if workload == NOTHING_BUT_LAYERS else cells.text("optimizer") or "adamw",
         filled=float(rule("filled", facts)["value"]),
     )
     return Setting(job, mapping, cluster, stack_name, stack)
