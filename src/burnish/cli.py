@@ -123,6 +123,20 @@ def prove(
         raise BurnishError(f"did not hold here: {', '.join(failed)}")
 
 
+@app.command()
+def score(
+    rows: Annotated[Path, typer.Argument(help="A CSV file of published runs, memory of test runs, or reports.")],
+    json: Json = False,
+    each: Annotated[bool, typer.Option("--rows", help="Also print every row.")] = False,
+    stack_info: Annotated[bool, typer.Option("--stack-info", help="Also print profiles and defaults used.")] = False,
+) -> None:
+    """Predict published rows and print how far off the predictions are."""
+    from burnish import score as scoring
+
+    for line in scoring.shown(rows, json, each, stack_info):
+        print(line)
+
+
 @recipes.command("list")
 def recipe_list() -> None:
     """Name the shipped recipes."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from burnish.rows.lint import Finding, impossible, lint
 from burnish.rows.reports import OUTCOME, read_reports
 from burnish.rows.rules import table
 from burnish.rows.training import NEEDED, read_rows
+from burnish.score import text
 from burnish.score.blocks import block, errors
 from burnish.score.lines import DISTRUSTED, FIRST_HAND, INCOMPLETE, SECOND_HAND, Line, lines_of
 from burnish.simulate import price_many
@@ -26,6 +28,21 @@ def score(path: Path | str) -> dict[str, Any]:
     Raises UserError where the file is none of the kinds.
     """
     return record(*judged(path))
+
+
+def shown(path: Path | str, as_json: bool = False, each: bool = False, assumed: bool = False) -> Iterator[str]:
+    """What is printed of a file's score: JSON or a table, with every row and with what was assumed where asked for."""
+    lines, findings = judged(path)
+    made = record(lines, findings)
+    if as_json:
+        more = {"rows": [asdict(line) for line in lines]} if each else {}
+        yield json.dumps({**made, **more}, indent=1)
+        return
+    yield from text.text(made)
+    if each:
+        yield from text.rows(lines)
+    if assumed:
+        yield from text.assumptions(lines)
 
 
 def judged(path: Path | str) -> tuple[list[Line], list[Finding]]:
