@@ -105,6 +105,22 @@ def report(folder: Path) -> Report:
         raise UserError(f"{folder}: has no plan yet; run it with `burnish run`")
     plan = records.read(Plan, place.plan)
     made = records.read(Records, place.records) if place.records.exists() else None
+    if made is None or made.status == "partly":
+        made = _so_far(place, plan, made or Records(status="partly"))
     written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe_files.load(str(place.lock))))
     write_report(written, folder)
     return written
+
+
+def _so_far(place: RunFolder, plan: Plan, made: Records) -> Records | None:
+    """Records of a run that has not ended, with the steps in its log; None when it has made none."""
+    from burnish.train.metrics import read_metrics
+
+    curve, evals = read_metrics(place.metrics) if place.metrics.exists() else ((), ())
+    if not curve:
+        return None
+    note = (
+        f"{curve[-1].step} of {plan.batch['steps']} steps are done; the command that started this run goes on with it"
+    )
+    seconds = made.seconds | {"train": sum(step.seconds for step in curve)}
+    return made.model_copy(update={"curve": curve, "evals": evals, "seconds": seconds, "notes": (*made.notes, note)})

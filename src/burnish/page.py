@@ -10,7 +10,7 @@ from burnish.markup import Html, el, join, text
 from burnish.reported import Report, Row
 from burnish.units import MINUS, MISSING, date, parts, show, signed_percent
 
-_STATUS = {"done": "done", "partly": "partly done", "planned": "planned, not run"}
+_STATUS = {"done": "done", "trained": "trained, not exported", "partly": "partly done", "planned": "planned, not run"}
 _TILES_ACROSS = 3
 _HEADLINES = (
     "bits_per_byte",

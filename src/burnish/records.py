@@ -85,9 +85,12 @@ class SavedFile(Frozen):
 
 
 class Records(Frozen):
-    """What happened: measured quantities, curves, samples, files and checks."""
+    """What happened: measured quantities, curves, samples, files and checks.
 
-    status: Literal["done", "partly"] = "done"
+    `status` is `partly` until the last step, `trained` when export and judging were not asked for, else `done`.
+    """
+
+    status: Literal["done", "trained", "partly"] = "done"
     started: str = ""
     seconds: dict[str, float] = {}
     machine: dict[str, Any] = {}
@@ -98,7 +101,7 @@ class Records(Frozen):
     quality: dict[str, float | str] = {}
     samples: tuple[Sample, ...] = ()
     files: tuple[SavedFile, ...] = ()
-    checks: dict[str, bool | float | str] = {}
+    checks: dict[str, bool | int | float | str] = {}
     notes: tuple[str, ...] = ()
 
 
@@ -132,6 +135,11 @@ def read(kind: type[R], path: Path) -> R:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; a run folder holds it once the run has got that far") from None
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"{path}: not a {kind.__name__} record ({first})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+        raise UserError(
+            f"{path}: damaged ({said}); delete it and run the recipe again, which goes on from its checkpoints"
+        ) from None

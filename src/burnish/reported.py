@@ -39,7 +39,7 @@ class Report(Frozen):
     """Everything a reader of a run is shown. Sizes are bytes, times seconds, losses nats per label."""
 
     recipe: str
-    status: Literal["planned", "partly", "done"]
+    status: Literal["planned", "partly", "trained", "done"]
     started: str = ""
     total_seconds: float | None = None
     planned_machine: str = ""
@@ -57,7 +57,7 @@ class Report(Frozen):
     quality: dict[str, float | str] = Field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     files: tuple[SavedFile, ...] = ()
-    checks: dict[str, bool | float | str] = Field(default_factory=dict)
+    checks: dict[str, bool | int | float | str] = Field(default_factory=dict)
     recipe_yaml: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -7,26 +7,28 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish import lock, recipe_files, records, run_folder
 from burnish.errors import BudgetNotMet
 from burnish.finished import export_model, generate, require_torch
+from burnish.finished import report as report_again
 from burnish.hardware import Chip, detect
 from burnish.out_of_memory import is_out_of_memory
 from burnish.plan import make_plan
-from burnish.progress import Screen
+from burnish.progress import Screen, Watcher
 from burnish.recipe import Recipe
 from burnish.recipe import replace as vary
-from burnish.records import Plan, Records, Sample, SavedFile
+from burnish.records import Evaluation, Plan, Records, Sample, SavedFile
 from burnish.report import make_report, write_report
 from burnish.reported import Report
 from burnish.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from burnish.data.prepare import Prepared
-    from burnish.train.loop import Outcome
+    from burnish.train.loop import Outcome, Progress
     from burnish.train.state import State
     from burnish.train.step import Trainable
 
@@ -57,7 +59,8 @@ def run(
 ) -> Report:
     """Plan, train, export, verify and report a recipe in `folder` (default runs/NAME); an unfinished run goes on.
 
-    Raises UserError for whatever cannot be used, before anything is written; Stopped and PartlyDone as the loop does.
+    A finished one is only reported again. Raises UserError for whatever cannot be used, before anything is written; Stopped
+    and PartlyDone as the loop does.
     """
     locked: dict[str, Any] = {}
     name = recipe if isinstance(recipe, str) else recipe.name
@@ -75,6 +78,11 @@ def run(
     path = folder or Path("runs") / recipe.name
     recipe = run_folder.settled(path, recipe, fresh)
     place = run_folder.check(path, recipe, fresh)
+    if not fresh and run_folder.finished(place, "export" in stages):
+        written = report_again(place.path)
+        screen.say(f"{place.path}: this run is {written.status} already; --fresh starts it again")
+        screen.say(f"report: {place.path / 'report.html'}")
+        return written
     found = _begin(place, fresh)
     screen.say(f"{recipe.name}: on {detect().name} ({device_note}), {recipe.machine.threads} threads, in {place.path}")
     with screen.task("tokenize") as watch, clock(found.seconds, "data"):
@@ -91,7 +99,7 @@ def run(
         plan, outcome = _train(recipe, place, data, make_trainable(recipe, loss), found, device, screen)
         if "export" in stages:
             _finish(recipe, place, data, outcome, found)
-        made = _records(found, outcome, recipe, device, "done" if "export" in stages else "partly")
+        made = _records(found, recipe, device, "done" if "export" in stages else "trained", outcome)
         records.save(made, place.records)
         written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
         _, page = write_report(written, place.path)
@@ -140,7 +148,7 @@ def _train(
         chip = probe(device)
     plan = make_plan(recipe, chip)
     records.save(plan, place.plan)
-    before = reset_peak(device)
+    before, known_peak = reset_peak(device), found.measured.get("memory.peak", 0.0)
     job = make_job(recipe, place.path, data, trainable, found.measured)
     started_at = 0
 
@@ -154,17 +162,14 @@ def _train(
         screen.say(text)
         found.notes.append(text)
 
+    def keep(checkpoint: Path) -> None:
+        """What is measured so far goes with the checkpoint, for whoever goes on from it."""
+        found.measured["memory.peak"] = max(known_peak, float(peak_memory(device) - before))
+        records.save(_records(found, recipe, device, "partly"), place.records)
+
     with screen.task("train") as watch, clock(found.seconds, "train"):
-        hooks = Hooks(
-            started=start,
-            stepped=lambda p: watch(
-                p.record.step, p.steps, f"loss {p.record.loss:.3f}, {p.tokens_per_second:,.0f} tokens/s", p.eta
-            ),
-            evaluated=lambda e: screen.say(
-                f"step {e.step}: held-out loss {e.loss:.4f}, {e.bits_per_byte:.4f} bits per byte"
-            ),
-            noted=note,
-        )
+        shown = partial(_show_step, watch)
+        hooks = Hooks(started=start, stepped=shown, evaluated=partial(_say_score, screen), saved=keep, noted=note)
         try:
             outcome = train(trainable, job, hooks)
         except (RuntimeError, MemoryError) as error:
@@ -175,10 +180,17 @@ def _train(
         if text not in found.notes:
             note(text)
     found.seconds["train"] += sum(step.seconds for step in outcome.curve if step.step <= started_at)
-    if started_at < job.steps:
-        found.measured["memory.peak"] = float(peak_memory(device) - before)
-        _speeds(outcome, plan, chip, found)
+    _speeds(outcome, plan, chip, found)
     return plan, outcome
+
+
+def _show_step(watch: Watcher, now: Progress) -> None:
+    detail = f"loss {now.record.loss:.3f}, {now.tokens_per_second:,.0f} tokens/s"
+    watch(now.record.step, now.steps, detail, now.eta)
+
+
+def _say_score(screen: Screen, found: Evaluation) -> None:
+    screen.say(f"step {found.step}: held-out loss {found.loss:.4f}, {found.bits_per_byte:.4f} bits per byte")
 
 
 def _speeds(outcome: Outcome, plan: Plan, chip: Chip, found: Found) -> None:
@@ -237,7 +249,7 @@ def _samples(recipe: Recipe, place: RunFolder) -> tuple[Sample, ...]:
     return tuple(Sample(prompt=prompt, text=text[len(prompt) :]) for prompt, text in zip(prompts, texts, strict=True))
 
 
-def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status: Any) -> Records:
+def _records(found: Found, recipe: Recipe, device: str, status: Any, outcome: Outcome | None = None) -> Records:
     here = detect(recipe.machine.threads)
     return Records(
         status=status,
@@ -246,8 +258,8 @@ def _records(found: Found, outcome: Outcome, recipe: Recipe, device: str, status
         machine={"processor": here.name, "threads": here.threads, "memory": here.memory, "device": device},
         versions=lock.versions(),
         measured=found.measured,
-        curve=outcome.curve,
-        evals=outcome.evals,
+        curve=outcome.curve if outcome else (),
+        evals=outcome.evals if outcome else (),
         quality=found.quality,
         samples=found.samples,
         files=found.files,

@@ -76,8 +76,8 @@ class RunFolder:
 def check(path: Path, recipe: Recipe, fresh: bool) -> RunFolder:
     """The folder of a new run, or of the same recipe's unfinished one; nothing is written.
 
-    Raises UserError when the folder holds something else, a finished run or a run of another recipe (`fresh` allows
-    these two to be replaced), and when it cannot be written.
+    Raises UserError when the folder holds something else or a run of another recipe (`fresh` allows that to be
+    replaced), and when it cannot be written.
     """
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
@@ -97,6 +97,12 @@ def settled(path: Path, recipe: Recipe, fresh: bool) -> Recipe:
     if fresh or recipe.train.compile != "measure" or not lock.is_file():
         return recipe
     return replace(recipe, {"train.compile": recipe_files.load(str(lock)).train.compile})
+
+
+def finished(folder: RunFolder, export: bool) -> bool:
+    """Whether the run in `folder` has been to its end; without `export`, to the end of its training."""
+    enough = ("done",) if export else ("done", "trained")
+    return folder.records.exists() and read(Records, folder.records).status in enough
 
 
 @contextmanager
@@ -132,8 +138,6 @@ def _same_recipe(folder: RunFolder, recipe: Recipe) -> None:
         raise UserError(
             f"{folder.path}: holds a run of another recipe ({changed[0]}); use --fresh to replace it or --out for another"
         )
-    if folder.records.exists() and read(Records, folder.records).status == "done":
-        raise UserError(f"{folder.path}: this run is done; use --fresh to run it again or --out for another folder")
 
 
 def _writable(path: Path) -> None:

@@ -108,12 +108,6 @@ def locked_other_text() -> list[str]:
     return ["run", str(lock), "--out", "again"]
 
 
-def finished_run() -> list[str]:
-    args = run_on(write("t.txt", "words and more words, " * 100))
-    assert code_of(args) == 0
-    return args
-
-
 def changed_run() -> list[str]:
     args = run_on(write("t.txt", "words and more words, " * 100))
     assert code_of(args) == 0
@@ -170,7 +164,6 @@ CASES: dict[str, tuple[Callable[[], list[str]], str]] = {
     "unwritable folder": (lambda: [*run_on(write("t.txt", "words " * 200))[:-1], "/proc/here"], "/proc/here"),
     "output is a file": (lambda: [*run_on(write("t.txt", "words " * 200))[:-1], write("file", "x")], "file"),
     "output holds other files": (foreign_folder, "thesis.tex"),
-    "run that is done": (finished_run, "--fresh"),
     "run of another recipe": (changed_run, "optim.lr"),
     "locked text that changed": (locked_other_text, "data.train"),
     "start of another shape": (init_of_another_shape, "train.init"),

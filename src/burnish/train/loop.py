@@ -7,6 +7,7 @@ of the step's number, so a run that was killed anywhere and resumed gives the lo
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from burnish.train.state import Best, State, checkpoint_path, latest, load_check
 from burnish.train.step import NonFiniteError, Trainable
 from burnish.train.stopping import StopRequest, watched_signals
 
+SHOWN_STEPS = 20  # that the speed on the screen is the mean of
 RESUME = "run the same command again to go on"
 
 
@@ -57,7 +59,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """One finished step, for whoever shows it. `eta` is in seconds, from the mean speed of this process so far."""
+    """One finished step, for whoever shows it. `tokens_per_second` is over the last few steps, `eta` in seconds, from the
+    mean speed of this process so far."""
 
     record: Step
     steps: int
@@ -135,13 +138,15 @@ class _Run:
     def go_on(self, state: State) -> State:
         """Take steps until the end. The state that comes in is on disk, unless it is the very start."""
         began, before = time.perf_counter(), state.step
+        recent: deque[Step] = deque(maxlen=SHOWN_STEPS)
         if self._owes_evaluation(state):
             state = self._evaluate(state)
         while state.step < self.job.steps:
             record = self._step(state)
             state = replace(state, step=record.step, next_sample=record.step * self.job.global_batch)
             pace = (time.perf_counter() - began) / (state.step - before)
-            speed = record.tokens / record.seconds
+            recent.append(record)
+            speed = sum(step.tokens for step in recent) / sum(step.seconds for step in recent)
             self.hooks.stepped(Progress(record, self.job.steps, speed, pace * (self.job.steps - state.step)))
             state = self._look_and_save(state)
         return state
