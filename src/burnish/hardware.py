@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shutil
+import subprocess
 import time
 import tomllib
 from dataclasses import asdict, dataclass, field
@@ -17,6 +20,8 @@ from typing import Any
 from burnish.errors import UserError, nearest
 
 GIB = 1024**3
+MEMORY_OFF = 0.2  # share by which a stated memory may differ from a chip's before another chip is meant
+NODE = 8  # chips of a node where a table does not say
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,15 @@ class Chip:
     bandwidth: float = 0.0
     source: str = ""
     threads: int = 0
+    key: str = ""  # its name in the table of chips
+    architecture: str = ""  # generation: "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna3", "cpu"
+    link: str = ""  # what joins the chips of a domain, and the domains
+    network: str = ""
+    per_node: int = 0
+    domain: int = 0  # chips that reach each other over `link`; 0 = those of a node
+    launch: float = 0.0  # seconds from one small operation to the next
+    calibrated: str = ""  # what its rates were held against; empty = data sheet only
+    also: tuple[str, ...] = ()
 
     @property
     def accelerator(self) -> bool:
@@ -45,7 +59,13 @@ def chips() -> dict[str, Chip]:
     """The chips that can be planned for, by name."""
     path = Path(__file__).parent / "tables" / "hardware" / "chips.toml"
     rows = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {key: Chip(memory=row.pop("memory_gib") * GIB, **row) for key, row in rows.items()}
+    return {key: chip_of(row, key) for key, row in rows.items()}
+
+
+def chip_of(row: dict[str, Any], key: str = "") -> Chip:
+    """A chip from a table of a TOML file: the fields of `Chip`, memory in GiB as `memory_gib`."""
+    values = {"per_node": NODE, **row, "key": key, "also": tuple(row.get("also", ()))}
+    return Chip(memory=values.pop("memory_gib") * GIB, **values)
 
 
 def chip(name: str) -> Chip:
@@ -54,6 +74,59 @@ def chip(name: str) -> Chip:
     if name not in known:
         raise UserError(f"machine.chip {name!r}: unknown; {nearest(name, known)}")
     return known[name]
+
+
+def _stem(name: str) -> tuple[str, float | None]:
+    """A chip's name without maker, punctuation and memory, and the memory in GB it states."""
+    lowered = re.sub(r"\(.*?\)", " ", name.lower())
+    memory = re.search(r"(\d+)\s*gb\b", lowered)
+    words = re.sub(r"\d+\s*gb\b|\bhbm\w*|\b(nvidia|amd|tesla|geforce|instinct)\b", " ", lowered)
+    return re.sub(r"[^a-z0-9]", "", words), float(memory[1]) if memory else None
+
+
+@cache
+def _stems() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key, one in chips().items():
+        for stem in dict.fromkeys(_stem(name)[0] for name in (key, one.name, *one.also)):
+            found.setdefault(stem, []).append(key)
+    return found
+
+
+def chip_for(gpu: str, memory_gb: float | None = None) -> Chip:
+    """The chip that a name in use for it means, of several sizes the one nearest to `memory_gb` (10^9 byte).
+
+    Raises UserError naming near chips, or the sizes there are.
+    """
+    text = gpu.strip().lower()
+    if text in chips() and memory_gb is None:
+        return chips()[text]
+    stem, stated = _stem(text)
+    keys = _stems().get(stem)
+    if not text or not keys:
+        raise UserError(f"chip {gpu!r}: {'unknown' if text else 'no name'}; {nearest(text, chips())}")
+    wanted = memory_gb or stated
+    if wanted is None:
+        return chips()[keys[0]]
+    sizes = {key: _stem(chips()[key].name)[1] or chips()[key].memory / 1e9 for key in keys}
+    best = min(sizes, key=lambda key: abs(sizes[key] / wanted - 1))
+    if abs(sizes[best] / wanted - 1) > MEMORY_OFF:
+        known = ", ".join(f"{key} ({size:.0f} GB)" for key, size in sizes.items())
+        raise UserError(f"chip {gpu!r}: none with {wanted:g} GB; known: {known}")
+    return chips()[best]
+
+
+def graphics() -> list[tuple[str, float]]:
+    """This machine's graphics cards: name and bytes of memory of each, as the driver lists them; none without a driver."""
+    if (tool := shutil.which("nvidia-smi")) is None:
+        return []
+    asked = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        rows = [line.rpartition(",") for line in listed.splitlines() if line.strip()]
+        return [(name.strip(), float(size) * 2**20) for name, _, size in rows]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
 
 
 def detect(threads: int = 0) -> Chip:

@@ -97,4 +97,4 @@ def _nearest(name: str, count: int = 3) -> str:
     known = _names()
     close = difflib.get_close_matches(plain(name.split("/")[-1]), known, n=12, cutoff=0.5)
     names = list(dict.fromkeys(known[key] for key in close))[:count]
-    return f"near ones: {', '.join(names)}" if names else f"one of {', '.join(sorted(presets()))}"
+    return f"near ones: {', '.join(names)}" if names else f"there are {len(presets())}, such as llama-3-8b and qwen3-8b"
