@@ -70,11 +70,12 @@ def loss_chart(report: Report) -> Html | None:
     if not train and not held:
         return None
     (left, right), (low, high) = _ranges([*train, *held])
+    x_ticks, y_ticks = ticks(left, right, 5), _enclosing(ticks(low, high, 5), low, high)
+    low, high = y_ticks[0], y_ticks[-1]
 
     def place(points: Sequence[Point]) -> list[Point]:
         return [(SIZE * (x - left) / (right - left), SIZE * (high - y) / (high - low)) for x, y in points]
 
-    x_ticks, y_ticks = ticks(left, right, 5), ticks(low, high, 5)
     grid = "".join(f"M0 {y:.1f}H{SIZE:g}" for _, y in place([(left, v) for v in y_ticks]))
     smoothed = smooth(train, len(train) // 50)
     lines = [_line(grid, "grid"), _line(_path(place(downsample(train))), "raw")]
@@ -102,13 +103,22 @@ def _paired(points: Sequence[Point], place: Callable[[Sequence[Point]], list[Poi
 
 
 def _ranges(points: Sequence[Point]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Bounds of both axes: steps as they are, losses widened a little so that no line touches the frame."""
+    """Bounds of both axes; values that hardly differ get some room on either side."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     left, right, low, high = min(xs), max(xs), min(ys), max(ys)
     if right == left:
         left, right = left - 1, right + 1
-    margin = 0.06 * (high - low) or 0.5
+    margin = 0.0 if high - low > 1e-6 * max(1.0, abs(high)) else 0.5
     return (left, right), (low - margin, high + margin)
+
+
+def _enclosing(values: list[float], low: float, high: float) -> list[float]:
+    """Ticks with one more on either side where the range goes on beyond them, so that every point lies between two."""
+    step = values[1] - values[0] if len(values) > 1 else max(high - low, 1e-9)
+    first, last = values[0], values[-1]
+    below = [round(first - step, 12)] if first - low > 1e-9 * step else []
+    above = [round(last + step, 12)] if high - last > 1e-9 * step else []
+    return [*below, *values, *above]
 
 
 def _path(points: Sequence[Point]) -> str:

@@ -8,7 +8,7 @@ from importlib import resources
 from burnish.chart import downsample, loss_chart
 from burnish.markup import Html, el, join, text
 from burnish.reported import Report, Row
-from burnish.units import MINUS, MISSING, date, parts, show, signed_percent
+from burnish.units import MINUS, MISSING, counted, date, parts, show, signed_percent
 
 _STATUS = {"done": "done", "trained": "trained, not exported", "partly": "partly done", "planned": "planned, not run"}
 _TILES_ACROSS = 3
@@ -70,7 +70,11 @@ def _loss(report: Report) -> Html | None:
     if chart is None:
         return None
     tokens = sum(step.tokens for step in report.curve)
-    note = f"{len(report.curve):,} steps, {tokens:,} tokens. Lower is better." if report.curve else "Lower is better."
+    note = (
+        f"{counted(len(report.curve), 'step')}, {tokens:,} tokens. Lower is better."
+        if report.curve
+        else "Lower is better."
+    )
     legend = [("train", "training, smoothed"), ("raw", "each step")] if report.curve else []
     legend += [("held", f"held-out text, last {report.evals[-1].loss:.3f}")] if report.evals else []
     keys = el("p", *(el("span", name, cls=f"key {cls}") for cls, name in legend), cls="legend")
@@ -110,7 +114,8 @@ def _memory(report: Report) -> Html | None:
     for row in rows:
         pair = [_bar(value, largest, row, source) for value, source in _sides(row)]
         bars.append(el("div", el("dt", row.label), *pair, cls="peak" if row.key == "memory.peak" else None))
-    keys = [el("span", name, cls=f"key {name}") for name in ("predicted", "measured")]
+    shown = {source for row in rows for _, source in _sides(row)}
+    keys = [el("span", name, cls=f"key {name}") for name in ("predicted", "measured") if name in shown]
     return _section("Memory by kind", note.strip(), el("p", *keys, cls="legend"), el("dl", *bars, cls="bars"))
 
 

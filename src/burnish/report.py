@@ -156,7 +156,7 @@ def _quality_figures(run: Records) -> list[Figure]:
     figures = [Figure(label="Unseen text", value=ours, unit="bits per byte", source="measured")]
     if isinstance(base, float | int) and base:
         name = str(run.quality.get("baseline", "baseline"))
-        change = 100.0 * (ours - base) / base
-        note = f"{'better' if change < 0 else 'worse'} than {name}, {base:.3f}"
-        figures.append(Figure(label="Against baseline", value=change, unit="percent", source="measured", note=note))
+        gain = 100.0 * (base - ours) / base
+        note = f"{'better' if gain > 0 else 'worse'} than {name}, {base:.3f}"
+        figures.append(Figure(label="Against baseline", value=gain, unit="percent", source="measured", note=note))
     return figures

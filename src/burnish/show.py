@@ -10,8 +10,8 @@ from rich.table import Table
 
 from burnish.records import Plan
 from burnish.reported import Report
+from burnish.units import counted, signed_percent
 from burnish.units import show as text
-from burnish.units import signed_percent
 
 if TYPE_CHECKING:
     from burnish.prove.claim import Verdict
@@ -25,9 +25,9 @@ def plan(made: Plan, console: Console | None = None) -> None:
     out.print(f"[bold]{made.recipe}[/bold] on {made.machine}")
     batch = made.batch
     out.print(
-        f"step: {batch['global_batch']} rows = {batch['tokens_per_step']:,} tokens; a rank takes {batch['rows_per_rank']} "
-        f"rows in {batch['micro_batches']} micro batches of {batch['micro_batch']}; {batch['steps']:,} steps, "
-        f"{batch['tokens']:,} tokens",
+        f"step: {counted(batch['global_batch'], 'row')} = {batch['tokens_per_step']:,} tokens; a rank takes "
+        f"{counted(batch['rows_per_rank'], 'row')} in {counted(batch['micro_batches'], 'micro batch', 'es')} of "
+        f"{batch['micro_batch']}; {counted(batch['steps'], 'step')}, {batch['tokens']:,} tokens",
         highlight=False,
     )
     for number, taken in enumerate(made.passes, 1):

@@ -92,6 +92,11 @@ def show(value: float | None, unit: str) -> str:
     return f"{number}{_SPACE}{shown}" if shown else number
 
 
+def counted(number: int, thing: str, plural: str = "s") -> str:
+    """A number of things: `1 row`, `2,048 rows`."""
+    return f"{number:,} {thing}{'' if number == 1 else plural}"
+
+
 def signed_percent(value: float | None) -> str:
     """A relative error such as `+1.3 %`; exactly zero is `exact`, no value a dash."""
     if value is None:

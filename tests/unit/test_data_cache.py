@@ -145,3 +145,22 @@ def test_two_processes_at_once_both_get_the_whole(tmp_path, texts):
     expected = [token for line in LINES for token in [0, *TOKENIZER.encode(line), 0]]
     assert found[0][1] == found[1][1] == expected
     entry(tmp_path / "c")  # exactly one file, no leftovers
+
+
+def test_what_killed_processes_left_is_cleared(tmp_path, texts):
+    """Old and without its writer: both are needed, and nothing else in the folder is touched."""
+    folder = tmp_path / "c"
+    folder.mkdir()
+    gone = next(n for n in range(4_000_000, 4_100_000) if not Path(f"/proc/{n}").exists())
+    names = {
+        "left": f".{'0a' * 8}.{gone}.{'1b' * 4}",
+        "new": f".{'0b' * 8}.{gone}.{'1b' * 4}",
+        "written": f".{'0c' * 8}.{os.getpid()}.{'1b' * 4}",
+        "foreign": ".notes",
+    }
+    for name in names.values():
+        (folder / name).write_bytes(b"half")
+    for kept in ("left", "written", "foreign"):
+        os.utime(folder / names[kept], (0, 0))
+    check(cache.tokenized(texts, TOKENIZER, folder))
+    assert sorted(p.name for p in folder.glob(".*")) == sorted(names[k] for k in ("new", "written", "foreign"))

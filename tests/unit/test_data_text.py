@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 
 import pyarrow
@@ -151,3 +152,34 @@ def test_any_bytes_give_texts_or_one_line(tmp_path_factory, lines):
     except UserError as error:
         message = str(error)
     assert not message or (message.startswith(str(path)) and len(message.splitlines()) == 1)
+
+
+def test_a_file_is_given_once(tmp_path):
+    (tmp_path / "a.txt").write_text("some words")
+    (tmp_path / "also.txt").symlink_to("a.txt")
+    a = tmp_path / "a.txt"
+    for sources in ([a, a], [tmp_path / ".." / tmp_path.name / "a.txt", a]):
+        with pytest.raises(UserError, match=r"a\.txt: is given twice"):
+            Texts.open(sources)
+    with pytest.raises(UserError, match=r"also\.txt: is given twice \(as .*a\.txt\)"):
+        Texts.open([tmp_path])
+    with pytest.raises(UserError, match=r"emma.*: is given twice"):
+        Texts.open(["asset:austen", "asset:austen/emma"])
+
+
+def test_what_is_no_regular_file_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    for source in (tmp_path, tmp_path / "pipe.txt"):
+        with pytest.raises(UserError, match=r"pipe\.txt: not a regular file"):
+            Texts.open([source])
+    (tmp_path / "pipe.txt").unlink()
+    (tmp_path / "nowhere.jsonl").symlink_to("gone.jsonl")
+    with pytest.raises(UserError, match=r"nowhere\.jsonl: not a regular file .*broken link"):
+        Texts.open([tmp_path])
+
+
+def test_an_empty_file_in_a_folder_says_what_to_do(tmp_path):
+    (tmp_path / "a.txt").write_text("some words")
+    (tmp_path / "b.txt").touch()
+    with pytest.raises(UserError, match=r"b\.txt: the file is empty; remove it, or name the files"):
+        Texts.open([tmp_path])

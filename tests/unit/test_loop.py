@@ -242,3 +242,27 @@ def test_evaluation_weighs_every_label_the_same_and_leaves_the_mode():
     assert loss.training
     with pytest.raises(UserError, match="no token to predict"):
         evaluate(loss, [tiny_batch(1, counted=[0])])
+
+
+def test_a_damaged_log_is_said_and_only_its_damaged_lines_are_lost(tmp_path):
+    whole = _job(tmp_path, steps=4)
+    train(tiny_trainable(), whole)
+    lines = whole.metrics.read_bytes().splitlines(keepends=True)
+    whole.metrics.write_bytes(b"".join([lines[0], b"\0" * 40 + b"\n", *lines[2:]]))
+    events = Events()
+    outcome = train(tiny_trainable(), _job(tmp_path, steps=6), events.hooks())
+    assert [step.step for step in outcome.curve] == [1, 3, 4, 5, 6]
+    (note,) = [value for name, value in events if name == "noted"]
+    assert note.startswith(f"{whole.metrics}: 1 of the 4 steps so far are damaged or missing")
+    whole.metrics.unlink()
+    again = Events()
+    assert train(tiny_trainable(), _job(tmp_path, steps=7), again.hooks()).curve[0].step == 7
+    assert any("6 of the 6 steps" in str(value) for name, value in again if name == "noted")
+
+
+def test_the_speed_shown_is_that_of_several_steps(tmp_path):
+    events = Events()
+    train(tiny_trainable(), _job(tmp_path, steps=loop.SHOWN_STEPS + 4), events.hooks())
+    shown = [value for name, value in events if name == "stepped"]
+    last = [p.record for p in shown[-loop.SHOWN_STEPS :]]
+    assert shown[-1].tokens_per_second == pytest.approx(sum(s.tokens for s in last) / sum(s.seconds for s in last))

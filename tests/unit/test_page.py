@@ -156,3 +156,15 @@ def test_text_colours_have_enough_contrast(theme):
             lighter, darker = sorted((luminance(colors[ground]), luminance(colors[ink])), reverse=True)
             ratio = (lighter + 0.05) / (darker + 0.05)
             assert ratio >= 4.5, f"{ink} on {ground}: {ratio:.2f}"
+
+
+def test_the_legend_names_only_what_is_shown():
+    legend = '<span class="key measured">measured</span>'
+    assert legend not in render(make_report(example.plan()))
+    assert legend in render(make_report(example.plan(), example.records()))
+
+
+def test_one_of_a_thing_is_not_many():
+    page = render(make_report(example.plan(), Records(curve=example.records().curve[:1])))
+    assert "1 step," in page
+    assert "1 steps" not in page

@@ -43,7 +43,7 @@ def test_headline_figures_prefer_measured_and_name_their_source():
     measured = {f.label: f for f in make_report(example.plan(), example.records()).figures}
     assert measured["Throughput"].value == 40_394
     assert {f.source for f in measured.values()} == {"measured"}
-    assert measured["Against baseline"].value == pytest.approx(100 * (1.8734 - 2.1317) / 2.1317)
+    assert measured["Against baseline"].value == pytest.approx(100 * (2.1317 - 1.8734) / 2.1317)
     planned = {f.label: f for f in make_report(example.plan()).figures}
     assert planned["Throughput"].value == 41_800
     assert {f.source for f in planned.values()} == {"predicted"}
@@ -80,3 +80,17 @@ def test_an_unwritable_folder_is_one_line_and_leaves_the_old_report(tmp_path):
     with pytest.raises(UserError, match="writable"):
         write_report(make_report(Plan(recipe="r", machine="cpu")), blocked)
     assert blocked.read_text() == "here"
+
+
+def test_the_gain_over_the_baseline_has_one_sign_everywhere():
+    """Fewer bits are a gain: positive in the headline as in the record."""
+    quality = {"bits_per_byte": 1.5, "baseline_bits_per_byte": 2.0, "better_than_baseline_percent": 25.0}
+    (figure,) = [f for f in make_report(example.plan(), Records(quality=quality)).figures if "baseline" in f.label]
+    assert figure.value == quality["better_than_baseline_percent"]
+    assert figure.note.startswith("better than")
+
+
+def test_counts_among_the_checks_stay_whole():
+    made = make_report(example.plan(), Records(checks={"tensors": 47, "weights_equal": True, "difference": 0.0}))
+    assert [type(value) for value in made.checks.values()] == [int, bool, float]
+    assert "47.0" not in made.model_dump_json()

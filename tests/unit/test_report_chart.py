@@ -74,3 +74,19 @@ def test_the_picture_says_in_words_what_it_shows():
     assert "<title>Loss over training steps</title>" in chart
     assert "Training loss went from" in chart
     assert "nats per token" in chart
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=9))
+def test_every_point_lies_between_the_outer_lines_of_the_grid(losses):
+    evals = tuple(Evaluation(step=n, loss=loss, bits_per_byte=1.0) for n, loss in enumerate(losses))
+    chart = str(loss_chart(make_report(example.plan(), Records(evals=evals))))
+    (grid,) = re.findall(r'd="([^"]*)" class="grid"', chart)
+    lines = [float(y) for y in re.findall(r"M0 ([-\d.]+)H", grid)]
+    (dots,) = re.findall(r'd="([^"]*)" class="held dots"', chart)
+    heights = [float(y) for y in re.findall(r"M[-\d.]+ ([-\d.]+)h0", dots)]
+    assert len(heights) == len(losses)
+    assert (min(lines), max(lines)) == (0.0, 1000.0)
+    assert all(0.0 <= y <= 1000.0 for y in heights)
+    labels = [float(v.replace(",", "")) for v in re.findall(r'class="tick y[^"]*"[^>]*>([-\d.,]+)<', chart)]
+    assert len(labels) == len(lines)
+    assert max(losses) - min(losses) < 1e-4 or min(labels) >= 0

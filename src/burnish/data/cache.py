@@ -12,7 +12,9 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +27,8 @@ from burnish.data.tokenizer import Tokenizer
 from burnish.errors import UserError
 
 FORMAT = 1
+_UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.(?P<writer>\d+)\.[0-9a-f]{8}")
+_OLD_SECONDS = 3600  # a writer that lives writes more often
 _HEADER_BYTES = 4096  # a page, so that the tokens start aligned
 Progress = Callable[[int, int], None]
 
@@ -53,6 +57,7 @@ def tokenized(
     """
     folder = cache_folder() if folder is None else folder
     path = folder / f"{cache_key(texts, tokenizer)}.tokens"
+    _clear(folder)
     corpus = _opened(path, tokenizer.eos)
     if corpus is None:
         _build(path, texts, tokenizer, progress)
@@ -79,6 +84,25 @@ def _opened(path: Path, eos: int) -> Corpus | None:
     tail = np.fromfile(path, dtype=np.int64, offset=_HEADER_BYTES + tokens * dtype.itemsize, count=2 * documents)
     lengths, sizes = tail[:documents], tail[documents:]
     return Corpus(mapped, np.cumsum(lengths) - lengths, lengths, sizes, eos)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed processes were writing: unfinished files that are old and whose writer is gone."""
+    for path in folder.glob(".*"):
+        with contextlib.suppress(OSError):  # another process may clear the same
+            named = _UNFINISHED.fullmatch(path.name)
+            if named and time.time() - path.stat().st_mtime > _OLD_SECONDS and not _alive(int(named["writer"])):
+                path.unlink()
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 is not sent, only looked up
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # somebody else's, or not to be known
+    return True
 
 
 def _build(path: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> None:

@@ -36,9 +36,13 @@ class Texts:
         if not sources:
             raise UserError(f"no text was given; name files or folders of {', '.join(KINDS)}")
         found = tuple(path for source in sources for path in _resolve(str(source)))
+        seen: dict[Path, Path] = {}
         for path in found:
             if path.stat().st_size == 0:
-                raise UserError(f"{path}: the file is empty")
+                raise UserError(f"{path}: the file is empty; remove it, or name the files to read one by one")
+            if (first := seen.setdefault(path.resolve(), path)) is not path:
+                same = "" if first == path else f" (as {first})"
+                raise UserError(f"{path}: is given twice{same}; name each file once, by itself or with its folder")
         return cls(found, field)
 
     def documents(self) -> Iterator[str]:
@@ -76,15 +80,24 @@ def _resolve(source: str) -> list[Path]:
         return _asset(source.removeprefix(ASSET))
     path = Path(source).expanduser()
     if path.is_dir():
-        inside = sorted(p for p in path.rglob("*") if _kind(p) and p.is_file() and not p.name.startswith("."))
-        if not inside:
+        named = [p for p in path.rglob("*") if _kind(p) and not p.is_dir() and not p.name.startswith(".")]
+        if not named:
             raise UserError(f"{path}: no usable file in this folder; usable: {', '.join(KINDS)}")
-        return inside
+        return [_regular(p) for p in sorted(named)]
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if not _kind(path):
         raise UserError(f"{path}: not a kind of text file that is read here; usable: {', '.join(KINDS)}")
-    return [path]
+    return [_regular(path)]
+
+
+def _regular(path: Path) -> Path:
+    """Raises UserError for what is read more than once but could not be: a pipe, say."""
+    if not path.is_file():
+        raise UserError(
+            f"{path}: not a regular file (a pipe, a device or a broken link); give a file with the text in it"
+        )
+    return path
 
 
 def _asset(name: str) -> list[Path]:

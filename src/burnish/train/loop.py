@@ -104,6 +104,10 @@ def train(trainable: Trainable, job: Job, hooks: Hooks | None = None) -> Outcome
     fill_state(trainable.optimizer)
     state = _resume(trainable, job, hooks)
     log = MetricsLog(job.metrics, state.step, state.evaluated, job.folder / "tensorboard" if job.tensorboard else None)
+    if log.lost:
+        hooks.noted(
+            f"{job.metrics}: {log.lost} of the {state.step} steps so far are damaged or missing in it; the curve leaves them out"
+        )
     try:
         with watched_signals() as request:
             state = _Run(trainable, job, hooks, log, request).go_on(state)

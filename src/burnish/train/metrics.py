@@ -19,7 +19,8 @@ KINDS: dict[str, type[Step] | type[Evaluation]] = {"step": Step, "evaluation": E
 class MetricsLog:
     """Appends to `metrics.jsonl`, and to event files in `tensorboard` when that folder is given.
 
-    Opening keeps the steps up to `step` and the evaluations up to `evaluated`. Raises UserError when the file cannot be
+    Opening keeps the steps up to `step` and the evaluations up to `evaluated`; `lost` counts those steps that the file
+    does not hold whole, though it should. Raises UserError when the file cannot be
     written and MissingExtra when TensorBoard is asked for but not installed.
     """
 
@@ -29,6 +30,7 @@ class MetricsLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
             self._file.truncate(_end_of(path, step, evaluated))
+            self.lost = step - sum(isinstance(record, Step) for _, record in _lines(path))
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror}); choose a writable folder") from None
         self._board = _event_writer(tensorboard, step) if tensorboard else None
@@ -57,14 +59,14 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> tuple[tuple[Step, ...], tuple[Evaluation, ...]]:
-    """The steps and evaluations of a log, in order; an unfinished last line is left out."""
+    """The steps and evaluations of a log, in order; a damaged line and an unfinished last one are left out."""
     records = [record for _, record in _lines(path)]
     steps = tuple(record for record in records if isinstance(record, Step))
     return steps, tuple(record for record in records if isinstance(record, Evaluation))
 
 
 def _lines(path: Path) -> list[tuple[int, Step | Evaluation]]:
-    """Whole records of a log, each with the offset at which it ends; stops at the first that is not one."""
+    """Whole records of a log, each with the offset at which it ends; what is none is passed over."""
     found: list[tuple[int, Step | Evaluation]] = []
     end = 0
     for line in path.read_bytes().splitlines(keepends=True):
@@ -72,11 +74,10 @@ def _lines(path: Path) -> list[tuple[int, Step | Evaluation]]:
         try:
             values = json.loads(line)
             record = KINDS[values.pop("kind")].model_validate(values)
-        except (ValueError, KeyError, AttributeError):
-            break
-        if not line.endswith(b"\n"):
-            break
-        found.append((end, record))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            continue
+        if line.endswith(b"\n"):
+            found.append((end, record))
     return found
 
 
