@@ -1,6 +1,7 @@
 """The technique that the docs add: its file, its row and its test are taken from the page and run."""
 
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -53,3 +54,19 @@ def test_the_command_line_knows_it(freeze: types.ModuleType, capsys: pytest.Capt
     assert "freeze" in capsys.readouterr().out
     assert code_of(["plan", "quickstart", 'techniques.freeze={"layer": 1}']) == 2
     assert "techniques: freeze: layer: unknown key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["src/burnish/techniques/freeze.py", "tests/law/test_freeze_law.py"])
+def test_the_documented_files_keep_the_rules(name: str, tmp_path: Path) -> None:
+    """As they stand on the page: what `scripts/check` asks of every file."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text(blocks()[name], encoding="utf-8")
+    root = PAGE.parents[1]
+    settings = ["--config", str(root / "pyproject.toml"), "--no-cache", str(path)]
+    for check in (["check"], ["format", "--check"]):
+        ran = subprocess.run([sys.executable, "-m", "ruff", *check, *settings], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout
+    rules = [sys.executable, "-c", f"import bounds, pathlib; print(bounds.check(pathlib.Path({str(tmp_path)!r}))[1])"]
+    ran = subprocess.run(rules, cwd=root / "scripts" / "rules", capture_output=True, text=True)
+    assert ran.stdout == "[]\n", ran.stdout + ran.stderr
