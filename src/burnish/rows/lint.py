@@ -12,7 +12,7 @@ from burnish.parameters import parameters
 from burnish.rows.cells import Cells, NotExpressed
 from burnish.rows.flops import flops_per_token
 from burnish.rows.measured import flops_implied, utilisation
-from burnish.rows.model import NOTHING_BUT_LAYERS, parameters_of
+from burnish.rows.model import GUESSED, NOTHING_BUT_LAYERS, parameters_of
 from burnish.rows.training import Row, Setting
 
 IMPOSSIBLE, SUSPICIOUS = "impossible", "suspicious"
@@ -20,6 +20,7 @@ SPARE_LAYERS = 2  # embedding and head may count as layers of a pipeline
 AGREE = 0.025  # figures of one run that should follow from each other
 REPEAT = 0.25  # times of one setting measured twice
 SIZES = 0.05  # parameters stated and counted
+UNITS = {"fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # formats by the matrix units they run on
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ def _alone(row: Row) -> list[tuple[str, str]]:
         found = []
     if row.setting is not None:
         found += [(IMPOSSIBLE, why) for why in _layout(row.setting)]
+        guessed = any(said.startswith(GUESSED) for said in row.assumed)
         if row.measured.outcome == "ok":
-            found += [(IMPOSSIBLE, why) for why in _ran(row, row.fullest or row.setting)]
+            kind = SUSPICIOUS if guessed else IMPOSSIBLE
+            found += [(kind, why) for why in _ran(row, row.fullest or row.setting)]
         found += [(SUSPICIOUS, why) for why in _sizes(row)]
     return found
 
@@ -91,7 +94,7 @@ def _layout(setting: Setting) -> list[str]:
     if m.tp * m.cp * m.dp % (m.ep * m.etp):
         found.append(f"experts over {m.ep} x {m.etp} of {m.tp * m.cp * m.dp} ranks")
     known = setting.cluster.chip.flops
-    if known and job.precision.split("-")[0] not in {name.split("-")[0] for name in known}:
+    if known and UNITS.get(job.precision, job.precision) not in known:
         found.append(f"{setting.cluster.chip.name} has no {job.precision}")
     return found
 

@@ -45,7 +45,7 @@ def mapping_of(cells: Cells, made: dict[str, int], facts: Facts, node: int) -> M
         sp=_sequence_parallel(cells, made["tp"], facts),
         micro_batch=micro,
         recompute=RECOMPUTE.index(worded(cells, "recompute", facts)),
-        offload=OFFLOAD.index(_offload(cells)),
+        offload=OFFLOAD.index(_offload(cells, facts)),
     )
 
 
@@ -85,8 +85,13 @@ def _expert_tensor(cells: Cells, made: dict[str, int], ep: int, facts: Facts) ->
     return wanted if made["tp"] * made["cp"] * made["dp"] % (ep * wanted) == 0 else 1
 
 
-def _offload(cells: Cells) -> str:
+def _offload(cells: Cells, facts: Facts) -> str:
+    """What is kept in host memory, as the line says; else the tool's habit, which is seldom any."""
     if cells.found("notes", r"cpu offload (false|off|no)\b"):
         return "none"
-    row = entry("offload", cells.text("offload") or cells.text("notes"))
-    return str(row["value"]) if row else "none"
+    if (row := entry("offload", cells.text("offload") or cells.text("notes"))) is not None:
+        return str(row["value"])
+    usual = str(rule("offload", facts)["value"])
+    if usual != "none":
+        cells.assume(f"offload {usual}: {rule('offload', facts)['why']}")
+    return usual

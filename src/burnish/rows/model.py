@@ -15,6 +15,7 @@ from burnish.rows.rules import Facts, rule, table
 
 COLUMNS = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn"}
 HEAD = 128  # width of a head where neither heads nor a preset are known
+GUESSED = "model of "  # begins what is said of a decoder of a size alone
 NOTHING_BUT_LAYERS = "layer-microbench"  # a workload of layers without embedding, head and optimizer
 
 

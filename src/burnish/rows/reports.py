@@ -7,7 +7,6 @@ from collections.abc import Mapping as Record
 from dataclasses import replace
 from pathlib import Path
 
-from burnish.cluster import chip_for
 from burnish.errors import UserError
 from burnish.rows.cells import Cells, read_table
 from burnish.rows.rules import table
@@ -59,7 +58,8 @@ def translated(cells: Cells) -> dict[str, str]:
         "stack": _first("stacks", f"{cells.text('tool')} {sharding}"),
         "model": cells.text("model"),
         "params_b": cells.text("params_b"),
-        "gpu": _card(cells),
+        "gpu": cells.text("gpu"),
+        "stand_in": table("reports")["stand_in"],
         "gpu_mem_gb": cells.text("gpu_mem_gb"),
         "n_gpus": str(gpus or ""),
         "tp": str(tp),
@@ -98,15 +98,3 @@ def _degree(cells: Cells, column: str) -> int:
 
 def _quantized(cells: Cells) -> bool:
     return bool(cells.found(LORA, "qlora") or cells.found("precision", "4-bit|nf4"))
-
-
-def _card(cells: Cells) -> str:
-    """A chip by the name a report gives, or one that stands in where only the memory is known."""
-    name = _first("cards", cells.text("gpu")) or cells.text("gpu")
-    try:
-        chip_for(name, None)
-    except UserError:
-        if not cells.blank("gpu_mem_gb"):
-            cells.assume(f"gpu {name}: its memory alone counts")
-            return str(table("reports")["stand_in"])
-    return name

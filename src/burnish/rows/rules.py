@@ -28,6 +28,7 @@ class Facts:
     workload: str = "pretrain"
     notes: str = ""
     pp: int = 1
+    gpus: int = 1
 
 
 def entry(kind: str, text: str) -> dict[str, Any] | None:
@@ -71,6 +72,7 @@ def _holds(row: dict[str, Any], facts: Facts) -> bool:
         row.get("from", 0) <= stack.year <= row.get("to", 9999)
         and stack.kind in row.get("kind", (stack.kind,))
         and row.get("pp", facts.pp) == facts.pp
+        and row.get("gpus", facts.gpus) == facts.gpus
         and re.search(row.get("tool", ""), f"{stack.tool} {stack.name}", re.IGNORECASE) is not None
         and re.search(row.get("workload", ""), facts.workload, re.IGNORECASE) is not None
         and re.search(row.get("notes", ""), facts.notes, re.IGNORECASE) is not None
@@ -86,7 +88,9 @@ def stack_of(cells: Cells, name: str) -> tuple[str, Stack]:
     if said:
         cells.assume(said)
     for row in table()["variant"]:
-        if cells.found(row["column"], row["match"]) and any(getattr(stack, k) != v for k, v in row["set"].items()):
+        stated = {row["column"]: row["match"], **row.get("where", {})}
+        found = all(cells.found(column, pattern) for column, pattern in stated.items())
+        if found and any(getattr(stack, k) != v for k, v in row["set"].items()):
             stack = replace(stack, **row["set"])
             cells.assume(f"stack {row['set']}: {row['why']}")
     return name, stack

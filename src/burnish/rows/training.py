@@ -95,7 +95,7 @@ def setting_of(cells: Cells) -> Setting:
     stack_name, stack = stack_of(cells, cells.text("stack"))
     made = degrees(cells, gpus, stack.kind)
     workload = cells.text("workload").lower() or "pretrain"
-    facts = Facts(stack, workload, cells.text("notes"), made["pp"])
+    facts = Facts(stack, workload, cells.text("notes"), made["pp"], gpus)
     model = model_of(cells, facts, made["tp"])
     seq = cells.whole("seq_len")
     if seq is None:

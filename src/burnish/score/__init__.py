@@ -19,7 +19,7 @@ from burnish.rows.training import NEEDED, read_rows
 from burnish.score import text
 from burnish.score.blocks import block, errors
 from burnish.score.lines import DISTRUSTED, FIRST_HAND, INCOMPLETE, SECOND_HAND, Line, lines_of
-from burnish.simulate import price_many
+from burnish.score.prices import prices
 
 
 def score(path: Path | str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def judged(path: Path | str) -> tuple[list[Line], list[Finding]]:
     findings = lint(rows)
     # Whether a report can be is what is asked of it, so the lint keeps none of them out.
     refuted = {} if OUTCOME in columns else impossible(findings)
-    return lines_of(rows, price_many, refuted), findings
+    return lines_of(rows, prices, refuted), findings
 
 
 def record(lines: Sequence[Line], findings: Sequence[Finding]) -> dict[str, Any]:

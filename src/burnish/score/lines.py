@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from burnish.rows.training import Row, Setting
+from burnish.score.prices import Prices
 
 FIRST_HAND, SECOND_HAND, DISTRUSTED, INCOMPLETE = "overall", "second_hand", "distrusted", "incomplete"
-
-
-class Prices(Protocol):
-    """Prices of many settings: seconds a step, bytes at the peak of the fullest stage, bytes a chip has; (n,) each."""
-
-    seconds: np.ndarray
-    peak: np.ndarray
-    capacity: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -49,14 +42,16 @@ class Line:
         return not self.why_not
 
 
-def lines_of(rows: Sequence[Row], price: Any, refuted: Mapping[str, str]) -> list[Line]:
+def lines_of(
+    rows: Sequence[Row], price: Callable[[Sequence[Setting]], Prices], refuted: Mapping[str, str]
+) -> list[Line]:
     """A line for each row; `price` gives `Prices` of a list of settings, `refuted` why rows cannot be, by id."""
     lines = [_bare(row, refuted.get(row.id, "")) for row in rows]
     told = [(k, row.setting) for k, row in enumerate(rows) if row.setting is not None]
     fuller = [(k, row.fullest) for k, row in enumerate(rows) if row.fullest is not None]
     if not told:
         return lines
-    made: Prices = price([setting for _, setting in (*told, *fuller)])
+    made = price([setting for _, setting in (*told, *fuller)])
     memory = {k: n for n, (k, _) in enumerate((*told, *fuller))}
     for n, (k, setting) in enumerate(told):
         row, at = rows[k], memory[k]
