@@ -92,7 +92,8 @@ def shown_recipe(words: list[str]) -> tuple[str, ...]:
     verb = list(verb_of(words))
     arguments = words[1 + len(verb) :]
     takes = verb[:1] in (["plan"], ["run"], ["train"]) or verb in (["recipe", "show"], ["recipe", "validate"])
-    if not takes or not arguments or not re.fullmatch(r"[a-z][a-z0-9-]*", arguments[0]):
+    decoder = "--cluster" in options(words)  # then the first word is a decoder, not a recipe
+    if not takes or decoder or not arguments or not re.fullmatch(r"[a-z][a-z0-9-]*", arguments[0]):
         return ()
     return ("recipe", "show", arguments[0], *(word for word in arguments[1:] if re.match(r"[\w.]+=", word)))
 

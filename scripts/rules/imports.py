@@ -19,12 +19,12 @@ LAYERS = (
     ("techniques",),
     ("passes",),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
-    ("apply", "plan", "lock", "run_folder"),
+    ("apply", "planner", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),
     ("out_of_memory", "runnable", "progress", "finished"),
     ("run",),
     ("prove",),
-    ("streams", "show", "cli", "__main__"),
+    ("streams", "show", "cli_plan", "cli", "__main__"),
 )
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {

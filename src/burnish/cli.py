@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_plan import plan, verb
 from burnish.errors import BurnishError, UserError
 
 app = typer.Typer(
@@ -31,19 +32,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 
-@app.command()
-def plan(recipe: RecipeName, overrides: Overrides = None, json: Json = False) -> None:
-    """Predict what a recipe takes and whether it fits; needs no GPU and no torch."""
-    from burnish import recipe_files, show
-    from burnish.errors import BudgetNotMet
-    from burnish.plan import make_plan
-
-    made = make_plan(recipe_files.load(recipe, overrides or ()))
-    print(made.model_dump_json(indent=1)) if json else show.plan(made)
-    if made.fits is False:
-        raise BudgetNotMet(
-            f"{made.recipe} does not fit on {made.machine}; try memory.checkpointing=full or a higher parallel.zero"
-        )
+app.command("plan")(verb(plan))
 
 
 @app.command()

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from burnish import apply, layout, simulate
 from burnish.describe import SAVED_TABLE, describe, shapes_of
 from burnish.describe import batch_arithmetic as batch_arithmetic
 from burnish.hardware import GIB, Chip, chip, detect
+from burnish.planner import ModelPlan, Request, plan_model
 from burnish.recipe import Recipe
 from burnish.records import Plan
 from burnish.techniques.precision import HIGH
 from burnish.work import Work, flops, fold
 
 
-def make_plan(recipe: Recipe, hardware: Chip | None = None) -> Plan:
-    """The plan of a recipe on `hardware` (default: the recipe's chip, else this machine).
+@overload
+def make_plan(asked: Recipe, hardware: Chip | None = None) -> Plan: ...
 
-    Raises UserError for an unknown chip, a refused pair of techniques or a technique that does not fit the model.
+
+@overload
+def make_plan(asked: Request, hardware: None = None) -> ModelPlan: ...
+
+
+def make_plan(asked: Recipe | Request, hardware: Chip | None = None) -> Plan | ModelPlan:
+    """The plan of a recipe on `hardware` (default: the recipe's chip, else this machine), or of a decoder on the cluster
+    that a `Request` names.
+
+    Raises UserError for an unknown chip, a refused pair of techniques or a technique that does not fit the model, and for
+    a request that no mapping could answer.
     """
+    return plan_model(asked) if isinstance(asked, Request) else plan_recipe(asked, hardware)
+
+
+def plan_recipe(recipe: Recipe, hardware: Chip | None = None) -> Plan:
+    """The plan of a recipe: what its passes do to the work of one rank, and what that takes."""
     named = recipe.machine.chip is not None
     device = hardware or (chip(recipe.machine.chip) if recipe.machine.chip else detect(recipe.machine.threads))
     work, passes = apply.predict(recipe, describe(recipe.model, shapes_of(recipe)))

@@ -1,0 +1,143 @@
+"""The plan verb: a recipe on its machine, or any decoder on any cluster. Options are the fields of one record."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from typer import Argument, Option
+
+from burnish.errors import BudgetNotMet, UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `burnish plan` takes."""
+
+    what: Annotated[
+        str,
+        Argument(
+            metavar="model|recipe", help="A decoder (preset, config.json or hub id), or a recipe without --cluster."
+        ),
+    ]
+    overrides: Annotated[list[str] | None, Argument(help="Changes of a recipe such as train.steps=100.")] = None
+    cluster: Annotated[str, Option(help="Chip, nodes and chips a node, such as h100-sxm:8x8, or a TOML file.")] = ""
+    seq: Annotated[int | None, Option(help="Tokens of a sequence.")] = None
+    batch: Annotated[int | None, Option(help="Sequences of one optimizer step on all ranks.")] = None
+    precision: Annotated[str, Option(help="Format of matrix products.")] = "bf16"
+    stack: Annotated[str, Option(help="Whose software runs it, such as megatron-core-2026.")] = ""
+    attention: Annotated[str, Option(help="Attention kernel.")] = "flash"
+    optimizer: Annotated[str, Option(help="Optimizer.")] = "adamw"
+    trained: Annotated[str, Option(help="all, lora or qlora.")] = "all"
+    lora_rank: Annotated[int, Option(help="Rank of adapters.")] = 0
+    fix: Annotated[list[str] | None, Option(help="Settle an axis: tp=8, zero=1, recompute=full; may be repeated.")] = (
+        None
+    )
+    why_not: Annotated[
+        list[str] | None, Option(help="Explain why a mapping is not the pick: tp=4,pp=8; may be repeated.")
+    ] = None
+    must_shrink: Annotated[str, Option(help="States that ranks must split: gradients,optimizer.")] = ""
+    no_forward_gather: Annotated[bool, Option("--no-forward-gather", help="Gather no parameters in forward.")] = False
+    gpus_free: Annotated[bool, Option("--gpus-free", help="Allow fewer GPUs than the cluster has.")] = False
+    runnable: Annotated[bool, Option("--runnable", help="Only what `burnish train` can do.")] = False
+    top: Annotated[int, Option(help="How many alternatives to show.")] = 8
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False
+    html: Annotated[Path | None, Option(help="Write a page with the plan.")] = None
+    as_: Annotated[str, Option("--as", help="Also print the command of another stack: torchrun or megatron.")] = ""
+
+
+def verb(app: Callable[[Options], None], record: type = Options) -> Callable[..., None]:
+    """A command whose options are the fields of a record."""
+
+    def command(**values: Any) -> None:
+        app(record(**values))
+
+    command.__doc__ = app.__doc__
+    command.__annotations__ = get_type_hints(record, include_extras=True)
+    command.__signature__ = inspect.signature(record, eval_str=True)  # type: ignore[attr-defined]
+    return command
+
+
+def plan(options: Options) -> None:
+    """Predict what fits, which mapping is fastest and why; needs no GPU and no torch."""
+    if options.cluster:
+        plan_model(options)
+    else:
+        plan_recipe(options)
+
+
+def plan_recipe(options: Options) -> None:
+    """A recipe on its own machine."""
+    from burnish import recipe_files, show
+    from burnish.plan import make_plan
+    from burnish.presets import lookup
+    from burnish.recipes import shipped
+
+    defaults = {name: value for name, value in vars(Options("")).items() if name not in ("what", "overrides", "json")}
+    if given := [name for name, value in defaults.items() if getattr(options, name) != value]:
+        options_ = ", ".join(f"--{name.strip('_').replace('_', '-')}" for name in given)
+        raise UserError(
+            f"plan {options.what}: {options_} plan a model on a cluster; add --cluster, such as h100-sxm:8x8"
+        )
+    if options.what not in shipped() and lookup(options.what):
+        raise UserError(
+            f"plan {options.what}: a decoder is planned for a cluster: add --cluster h100-sxm:8x8 --seq 4096 --batch 512"
+        )
+    made = make_plan(recipe_files.load(options.what, options.overrides or ()))
+    print(made.model_dump_json(indent=1)) if options.json else show.plan(made)
+    if made.fits is False:
+        raise BudgetNotMet(
+            f"{made.recipe} does not fit on {made.machine}; try memory.checkpointing=full or a higher parallel.zero"
+        )
+
+
+def plan_model(options: Options) -> None:
+    """A decoder on a cluster."""
+    import json
+
+    from burnish import planner
+    from burnish.planner import text
+    from burnish.planner.record import record
+
+    if options.overrides:
+        raise UserError(
+            f"plan {options.what}: {options.overrides[0]!r} changes a recipe; with --cluster use --fix tp=8"
+        )
+    for name, value in (("--seq", options.seq), ("--batch", options.batch)):
+        if value is None:
+            raise UserError(f"plan {options.what}: {name} is missing; give --seq 4096 --batch 512, for example")
+    assert options.seq is not None
+    assert options.batch is not None
+    asked = planner.request(
+        options.what,
+        options.cluster,
+        options.seq,
+        options.batch,
+        precision=options.precision,
+        stack=options.stack,
+        attention=options.attention,
+        optimizer=options.optimizer,
+        trained=options.trained,
+        lora_rank=options.lora_rank,
+        fix=planner.parse_fix(options.fix or ()),
+        must_shrink=tuple(state.strip() for state in options.must_shrink.split(",") if state.strip()),
+        forward_gather=not options.no_forward_gather,
+        fewer_gpus=options.gpus_free,
+        runnable=options.runnable,
+        top=options.top,
+        dialect=options.as_,
+    )
+    made = planner.plan_model(asked, [planner.parse_fix([text], "--why-not") for text in options.why_not or ()])
+    values = record(made) if options.json or options.html else {}
+    if options.html:
+        from burnish.plan_page import page
+        from burnish.records import write_text
+
+        write_text(options.html, page(values))
+    print(json.dumps(values, indent=1) if options.json else "\n".join(text.lines(made)))
+    if not made.fits:
+        help_ = f"; would fit: {made.remedies[0].change}" if made.remedies else ""
+        raise BudgetNotMet(f"{asked.model.name} does not fit on {asked.cluster.name}{help_}")

@@ -1,0 +1,166 @@
+"""Planner: a request -> the mapping to take, the ones beside it, and why; a record that text, JSON and pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Table
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from burnish.mapping import RECOMPUTE
+from burnish.planner.candidates import SPLIT_FROM
+from burnish.planner.choice import Choice, choice, choices
+from burnish.planner.explain import Why, compared, over, reasons, rejected
+from burnish.planner.legal import why_illegal
+from burnish.planner.remedies import Remedy, remedies
+from burnish.planner.request import Request, check
+from burnish.planner.search import Found, by_degrees, pareto, search
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """One mapping that was asked about, against the pick; `choice` is None where it is not legal."""
+
+    asked: Table[str, int]
+    text: str
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What to do with a model on a cluster. `pick` is None where nothing fits; then `remedies` say what would."""
+
+    request: Request
+    pick: Choice | None
+    alternatives: tuple[Choice, ...]
+    why: tuple[Why, ...] = ()
+    pareto: tuple[Choice, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    why_not: tuple[WhyNot, ...] = ()
+    unsplit: Choice | None = None  # the pick without ZeRO, where states were asked to shrink
+    ignored: Table[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    considered: int = 0
+    fitting: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether any mapping does."""
+        return self.pick is not None
+
+
+def plan_model(asked: Request, why_not: Sequence[Table[str, int]] = ()) -> ModelPlan:
+    """The plan of a request; each of `why_not` is a mapping, or part of one, to be held against the pick.
+
+    Raises UserError for a request that no mapping could answer. A request for which nothing fits is answered: with what
+    would.
+    """
+    check(asked)
+    found = search(asked)
+    made = _fitting(asked, found) if found.count else _nothing(asked, found)
+    return replace(made, why_not=tuple(against(asked, made.pick, values) for values in why_not))
+
+
+def _fitting(asked: Request, found: Found) -> ModelPlan:
+    def of(index: int) -> Choice:
+        return choice(asked, found.mapping, found.price, index)
+
+    best = of(int(found.order[0]))
+    tied = set(found.order[: found.tied].tolist())
+    ranked = [index for index in by_degrees(found) if index != found.order[0]][: asked.top]
+    others = [replace(of(index), tie=index in tied) for index in ranked]
+    pick = replace(best, tie=any(other.tie for other in others))
+    others = [replace(other, reason=compared(asked, pick, other)) for other in others]
+    near = rejected(asked, pick)
+    seen = {other.mapping for other in others}
+    why = reasons(asked, pick, near)
+    pick = replace(pick, reason=_in_short(pick, found))
+    return ModelPlan(
+        request=asked,
+        pick=pick,
+        alternatives=(*others, *(other for other in near if other.mapping not in seen)),
+        why=tuple(why),
+        pareto=tuple(of(index) for index in pareto(found)),
+        unsplit=choices(asked, [replace(pick.mapping, zero=0, shard=0)])[0] if asked.must_shrink else None,
+        ignored=ignored(asked, pick),
+        notes=notes(asked),
+        considered=found.considered,
+        fitting=found.count,
+    )
+
+
+def _in_short(pick: Choice, found: Found) -> str:
+    what = f"fastest of {found.count:,} mappings that fit, of {found.considered:,}"
+    return f"{what}; the simplest of {found.tied} within the model's error" if found.tied > 1 else what
+
+
+def _nothing(asked: Request, found: Found) -> ModelPlan:
+    nearest = choices(asked, [found.nearest] if found.nearest else [])
+    return ModelPlan(
+        request=asked,
+        pick=None,
+        alternatives=tuple(replace(other, reason=over(asked, other)) for other in nearest),
+        remedies=tuple(remedies(asked)),
+        notes=notes(asked),
+        considered=found.considered,
+    )
+
+
+def against(asked: Request, pick: Choice | None, values: Table[str, int]) -> WhyNot:
+    """Why the best mapping with `values` is not the pick: illegal, does not fit, or slower, with the numbers."""
+    wanted = replace(asked, fix={**asked.fix, **values})
+    if illegal := why_illegal(wanted, wanted.fix):
+        return WhyNot(values, illegal)
+    found = search(wanted)
+    if found.count:
+        best = choice(wanted, found.mapping, found.price, int(found.order[0]))
+    elif found.nearest:
+        best = choices(wanted, [found.nearest])[0]
+    else:
+        return WhyNot(values, "no mapping has these values beside what the request keeps to")
+    if pick is None:
+        return WhyNot(values, over(wanted, best) if not best.fits else "it fits", best)
+    if best.mapping == pick.mapping:
+        return WhyNot(values, "this is the pick", best)
+    reason = compared(asked, pick, best)
+    return WhyNot(values, reason, replace(best, reason=reason))
+
+
+def ignored(asked: Request, pick: Choice) -> dict[str, str]:
+    """Options that changed nothing, with the reason."""
+    m, fix = pick.mapping, asked.fix
+    alone = m.dp * m.cp == 1
+    stored = asked.attention in ("unfused", "fused-softmax") or asked.profile.flash == "unfused"
+    cases = {
+        "--fix vpp": ("vpp" in fix and m.pp == 1, "one pipeline stage has no chunks"),
+        "--fix schedule": ("schedule" in fix and m.pp == 1, "one pipeline stage needs no schedule"),
+        "--fix sp": (
+            "sp" in fix and m.tp == 1,
+            "sequence parallel splits what tensor parallel ranks would repeat; tp is 1",
+        ),
+        "--fix zero": (fix.get("zero", 0) > 0 and alone, "one data-parallel rank has nobody to split with"),
+        "--fix shard": (fix.get("shard", 0) > 0 and m.zero == 0, "ZeRO stage 0 splits nothing"),
+        "--fix recompute": (
+            fix.get("recompute") == RECOMPUTE.index("attention") and not stored,
+            "this attention kernel stores no scores, so running it again frees little",
+        ),
+        "--lora-rank": (
+            asked.lora_rank > 0 and asked.trained == "all",
+            "all weights are trained; --trained lora uses it",
+        ),
+        "--no-forward-gather": (not asked.forward_gather and alone, "one data-parallel rank gathers nothing"),
+    }
+    return {option: reason for option, (holds, reason) in cases.items() if holds}
+
+
+def notes(asked: Request) -> tuple[str, ...]:
+    """What a reader of the numbers must know."""
+    most = int(asked.model.max_positions)
+    found = [asked.stack_note] if asked.stack_note else []
+    if most and asked.seq > most:
+        found.append(f"{asked.seq} tokens are more than the {most} that {asked.model.name} was made for")
+    return tuple(found)
+
+
+def split_kinds(zero: int) -> Sequence[str]:
+    """States that data-parallel ranks split at a ZeRO stage."""
+    return [kind for kind, stage in SPLIT_FROM.items() if zero >= stage]

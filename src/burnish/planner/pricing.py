@@ -1,0 +1,56 @@
+"""Pricing: the time and memory model asked for candidates of a request; every figure comes back as an array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from burnish import simulate
+from burnish.mapping import Mapping
+from burnish.planner.request import Request
+
+
+@dataclass(frozen=True)
+class Priced:
+    """n candidates: seconds (n), by cause too; bytes by kind on first, second and last stage (3, n), of the fullest stage
+    (n), and sent between domains of fast links in a step (n)."""
+
+    seconds: np.ndarray
+    parts: dict[str, np.ndarray]
+    memory: dict[str, np.ndarray]
+    peak: np.ndarray
+    cross_node_bytes: np.ndarray
+
+
+def price_of(asked: Request, mapping: Mapping) -> Priced:
+    """Candidates of a request (arrays), priced; none cost nothing."""
+    if not np.size(mapping.tp):
+        none = np.zeros(0)
+        return Priced(none, {}, {}, none, none)
+    price = simulate.price(asked.job, mapping, asked.cluster, asked.profile)
+    seconds, peak = np.asarray(price.seconds), np.asarray(price.peak)
+
+    def each(value: object, shape: tuple[int, ...]) -> np.ndarray:
+        return np.broadcast_to(np.asarray(value), shape)
+
+    return Priced(
+        seconds,
+        {cause: each(value, seconds.shape) for cause, value in price.parts.items()},
+        {kind: each(value, (3, *seconds.shape)) for kind, value in price.memory.items()},
+        peak,
+        each(price.cross_node_bytes, seconds.shape),
+    )
+
+
+def peak_of(asked: Request, mapping: Mapping) -> np.ndarray:
+    """Bytes of the fullest stage of each candidate, alone: cheaper than a whole price."""
+    if not np.size(mapping.tp):
+        return np.zeros(0)
+    kinds = simulate.memory_of(asked.job, mapping, asked.cluster, asked.profile)
+    return np.asarray(sum(kinds.values())).max(axis=0)
+
+
+def capacity(asked: Request) -> float:
+    """Bytes of memory on one chip; without a bound where it is not known."""
+    return asked.cluster.chip.memory or float("inf")

@@ -1,0 +1,64 @@
+"""Remedies: where nothing fits, the smallest changes of a request that would, each of them searched and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from burnish.errors import UserError
+from burnish.mapping import OFFLOAD
+from burnish.planner.choice import Choice, choice
+from burnish.planner.request import Request
+from burnish.planner.search import search
+
+DOUBLINGS = 8  # how often nodes are doubled, sequences and batches halved
+SHORTEST = 128  # tokens
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change, in the words of an option, and the best mapping it allows."""
+
+    change: str
+    choice: Choice
+
+
+def remedies(asked: Request) -> list[Remedy]:
+    """The smallest change of each kind under which something fits, fastest first; none may help."""
+    found = [remedy for ladder in ladders(asked) if (remedy := first_that_fits(ladder))]
+    return sorted(found, key=lambda remedy: remedy.choice.seconds)
+
+
+def ladders(asked: Request) -> Iterator[list[tuple[str, Request]]]:
+    """Changes of one kind, smallest first."""
+    for key in asked.fix:
+        freed = {k: v for k, v in asked.fix.items() if k != key}
+        yield [(f"without --fix {key}={asked.fix[key]}", replace(asked, fix=freed))]
+    if len(asked.fix) > 1:
+        yield [("without --fix", replace(asked, fix={}))]
+    if asked.must_shrink or not asked.forward_gather:
+        yield [("with forward gathers and any ZeRO stage", replace(asked, must_shrink=(), forward_gather=True))]
+    if "offload" not in asked.fix and not asked.runnable:
+        yield [
+            (f"--fix offload={name}", replace(asked, fix={**asked.fix, "offload": OFFLOAD.index(name)}))
+            for name in OFFLOAD[1:]
+        ]
+    there = asked.cluster
+    more = [replace(there, nodes=there.nodes * 2**k) for k in range(1, DOUBLINGS + 1)]
+    yield [(f"{c.nodes} nodes of {c.per_node} instead of {there.nodes}", replace(asked, cluster=c)) for c in more]
+    shorter = [asked.seq // 2**k for k in range(1, DOUBLINGS + 1)]
+    yield [(f"--seq {seq}", replace(asked, seq=seq)) for seq in shorter if seq >= SHORTEST]
+    smaller = [asked.batch // 2**k for k in range(1, DOUBLINGS + 1)]
+    yield [(f"--batch {batch}", replace(asked, batch=batch)) for batch in smaller if batch]
+
+
+def first_that_fits(ladder: list[tuple[str, Request]]) -> Remedy | None:
+    """The first change of a ladder under which something fits; changes that leave no mapping are passed over."""
+    for change, asked in ladder:
+        try:
+            found = search(asked)
+        except UserError:
+            continue
+        if found.count:
+            return Remedy(change, choice(asked, found.mapping, found.price, int(found.order[0])))
+    return None
