@@ -237,6 +237,8 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
 def test_what_does_not_fit_ends_with_exit_code_3(capsys: pytest.CaptureFixture) -> None:
     assert code_of(["plan", "llama3-8b-h100", "parallel.dp=1", "memory.checkpointing=none"]) == 3
     assert "does not fit" in capsys.readouterr().err
+    assert code_of(["plan", "quickstart", 'memory.checkpointing={"mode": "budget", "budget": "1 KiB"}']) == 3
+    assert "the least that can be saved is" in capsys.readouterr().err
 
 
 def test_random_bytes_as_recipes_never_trace(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -10,7 +10,7 @@ from burnish.apply import apply, predict
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.describe import Shapes, describe
-from burnish.errors import UserError
+from burnish.errors import BudgetNotMet
 from burnish.measure import observe
 from burnish.mesh import Mesh
 from burnish.models.decoder import Decoder
@@ -110,7 +110,7 @@ def test_a_budget_is_met_by_the_least_recomputation(budget: str | int, chosen: s
 
 def test_a_budget_out_of_reach_is_refused_with_the_least_there_is() -> None:
     recipe = make_recipe("odd", True, {"memory.checkpointing": {"mode": "budget", "budget": 250_707}})
-    with pytest.raises(UserError, match="250,708 bytes"):
+    with pytest.raises(BudgetNotMet, match="250,708 bytes"):
         predict(recipe, describe(recipe.model, Shapes(rows=3, seq=37)))
 
 

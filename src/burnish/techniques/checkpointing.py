@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from burnish.errors import UserError
+from burnish.errors import BudgetNotMet, UserError
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
 from burnish.units import show
@@ -81,14 +81,15 @@ def layers_of(config: Config, layers: int) -> list[int]:
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError when no layer would be checkpointed although the mode asks for it, or no mode meets the budget."""
+    """Raises UserError when no layer would be checkpointed although the mode asks for it, BudgetNotMet when no mode meets the
+    budget."""
     layers = _layers(work)
     if config.mode == "every" and config.every > layers:
         raise UserError(f"memory.checkpointing.every is {config.every}; the model has {layers} layers, use 1..{layers}")
     if config.mode == "budget":
         least = min(int(np.min(saved_bytes(predict(choice, work, mesh)))) for choice in choices(config, work))
         if config.budget < least:
-            raise UserError(
+            raise BudgetNotMet(
                 f"memory.checkpointing.budget is {show(config.budget, 'bytes')}; the least that can be saved is "
                 f"{show(least, 'bytes')} ({least:,} bytes): give that much, or lower train.micro_batch or data.seq"
             )
