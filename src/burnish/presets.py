@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from burnish import architecture_files, hub_config
 from burnish.architecture import Architecture
 from burnish.errors import UserError
 
@@ -64,6 +65,28 @@ def _names() -> dict[str, str]:
 def plain(name: str) -> str:
     """A name without case and punctuation; a point between digits stays, so that 1.7B is not 17B."""
     return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9./]", "", name.lower())
+
+
+def architecture_of(text: str) -> Architecture:
+    """The decoder that a text means: a `config.json` or a folder with one, a preset's name, or a hub name ORG/MODEL.
+
+    Raises UserError, in one line, where it means none.
+    """
+    given = text.strip()
+    path = Path(given)
+    if given and (path.is_file() or (path / "config.json").is_file()):
+        return architecture_files.read(path)
+    found = lookup(given) if given else None
+    if found is not None:
+        return preset(given)
+    if path.is_dir() or given.endswith(".json") or not given:
+        raise UserError(f"model {text!r}: no config.json there; give its path, or a preset such as llama-3-8b")
+    if hub_config.NAME.fullmatch(given):
+        return architecture_files.read(hub_config.fetch(given, f"or use a preset ({_nearest(given.lower())})"))
+    raise UserError(
+        f"model {text!r}: no preset, file or hub name (ORG/MODEL); {_nearest(given.lower())}; "
+        "or give the path of a config.json"
+    )
 
 
 def preset(name: str) -> Architecture:
