@@ -193,6 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
 def code_of(arguments: list[str] | None) -> int:
     """Run the command line and give its exit code; what a person should read of an error goes to stderr."""
     try:
+        streams.check_words(sys.argv[1:] if arguments is None else arguments)
         code: Any = app(arguments, standalone_mode=False)
         streams.flush()
     except BurnishError as error:

@@ -68,11 +68,6 @@ def generate(
     `warn` is told when more is asked for than the model has seen in training.
     """
     require_torch("burnish generate")
-    for number, text in enumerate([*prompts, *settings.get("stop", ())]):
-        if not recipe_files.is_text(text):
-            raise UserError(
-                f"{'prompt' if number < len(prompts) else 'stop'} {text!a}: holds bytes that are no UTF-8 text"
-            )
     from burnish.data.tokenizer import Tokenizer
     from burnish.export.safetensors import TRAINED_LENGTH, load_folder
     from burnish.serve.generate import complete

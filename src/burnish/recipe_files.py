@@ -86,21 +86,10 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][\w.]*", key):
         raise UserError(f"override {text!r}: write it as section.key=value, for example train.steps=100")
-    if not is_text(value):
-        raise UserError(f"override {text!a}: holds bytes that are no UTF-8 text")
     try:
         return key, json.loads(value)
     except (ValueError, RecursionError):  # words; also a number or a nesting beyond what Python reads
         return key, value
-
-
-def is_text(value: str) -> bool:
-    """Whether a word of the command line is UTF-8; bytes that are not stand in it as halves of surrogate pairs."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _from_python(path: Path, function: str) -> Recipe:

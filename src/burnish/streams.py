@@ -6,8 +6,11 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+
+from burnish.errors import UserError
 
 
 class Terminated(BaseException):
@@ -24,6 +27,15 @@ def prepare() -> None:
 def _terminate(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)  # an impatient second one ends the process at once
     raise Terminated
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Bytes that are no UTF-8 stand in a word of the command line as halves of surrogate pairs. Raises UserError."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"argument {word!a}: holds bytes that are no UTF-8 text") from None
 
 
 def flush() -> None:
