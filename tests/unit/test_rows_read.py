@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from published_row import BASE, published
 
 from burnish.mapping import OFFLOAD, RECOMPUTE
+from burnish.rows.lint import lint
 from burnish.rows.training import Row, Setting, row_of
 
 
@@ -204,8 +207,9 @@ REFUSED = [
     ({"n_gpus": "many"}, "n_gpus: 'many' is not a number"),
     ({"dp": "3"}, "is not 16 chips"),
     ({"precision": "ternary"}, "precision: 'ternary' is not known"),
-    ({"sharding": "somehow"}, "sharding: 'somehow' is not known"),
-    ({"recompute": "sometimes"}, "recompute: 'sometimes' is not known"),
+    ({"precision": "int8 weights eager"}, "8-bit integers"),
+    ({"heads": "8192"}, "8192 heads in a width of 4096"),
+    ({"model": "New-MoE-A3B"}, "its experts are not stated"),
     ({"outcome": "error", "notes": "run ended: Kernel not available; x"}, "Kernel not available"),
     ({"tp": "", "pp": "", "cp": "", "dp": ""}, "the mapping is not stated"),
 ]
@@ -214,6 +218,31 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "reason"), REFUSED)
 def test_what_cannot_be_expressed_has_its_reason(changes: dict[str, str], reason: str) -> None:
     assert reason in why_not(**changes)
+
+
+@pytest.mark.parametrize("column", ["sharding", "recompute", "attention"])
+def test_unknown_words_count_as_blank_and_are_noted(column: str) -> None:
+    row = row_of(published(**{column: "somehow"}))
+    assert row.setting == setting()
+    assert f"{column}: 'somehow' is not known" in row.assumed
+
+
+def test_experts_of_a_table_that_states_them() -> None:
+    model = setting(model="New-MoE-A3B", num_experts=16, moe_topk=2, moe_ffn=1408, ep=4).job.model
+    assert (model.experts, model.topk, model.expert_ffn, model.expert_layers) == (16, 2, 1408, 32)
+
+
+ODD = st.sampled_from(
+    ["", "0", "-1", "1", "2", "7", "1e9", "1e30", "nan", "x", "fp8", "full", "zero3", "yes", "MoE", "V100"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(BASE)), ODD | st.text(max_size=8), max_size=5))
+def test_any_cells_make_a_row_or_a_reason(changes: dict[str, str]) -> None:
+    row = row_of(published(**changes))
+    assert (row.setting is None) == bool(row.why_not)
+    assert all(finding.reason for finding in lint([row]))
 
 
 def test_an_unknown_stack_is_priced_as_another_and_says_so() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from burnish.errors import UserError
 
 UNKNOWN = frozenset({"", "-", "?", "n/a", "na", "none", "nan", "null", "unknown", "not stated"})
+MOST = 10**8  # of anything that is counted
 
 
 class NotExpressed(Exception):
@@ -53,6 +54,8 @@ class Cells:
             return None
         if value != int(value):
             raise NotExpressed(f"{column}: {self.text(column)} is not a whole number")
+        if value > MOST:
+            raise NotExpressed(f"{column}: {value:.3g} is more than any machine or model has")
         return int(value)
 
     def found(self, column: str, pattern: str) -> re.Match[str] | None:

@@ -139,7 +139,10 @@ def state_bytes(setting: Setting) -> float:
 
 def _sizes(row: Row) -> list[str]:
     setting = row.setting
-    stated = parameters_of(Cells({"n_params": row.cells.text("n_params")}))
+    try:
+        stated = parameters_of(Cells({"n_params": row.cells.text("n_params")}))
+    except NotExpressed as unread:
+        return [str(unread)]
     if setting is None or stated is None or row.cells.text("workload") == NOTHING_BUT_LAYERS:
         return []
     counted = float(parameters(setting.job.model))

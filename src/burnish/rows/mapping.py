@@ -58,7 +58,7 @@ def _sharding(cells: Cells, made: dict[str, int], facts: Facts, node: int) -> tu
     if not cells.blank("sharding") or cells.text("sharding").lower() == "none":
         row = entry("sharding", cells.text("sharding")) or {}
         if not row:
-            raise NotExpressed(f"sharding: {cells.text('sharding')[:40]!r} is not known")
+            cells.assume(f"sharding: {cells.text('sharding')[:40]!r} is not known")
     zero = int(row["zero"] if row else default(cells, "zero", facts))
     if group := cells.found("notes", r"FSDP group (\d+)"):
         shard = int(group[1])

@@ -13,7 +13,7 @@ from burnish.rows.flops import flops_per_token
 from burnish.rows.rules import table
 
 GB = 1e9
-OUTCOMES = {"ok": "ok", "fits": "ok", "fit": "ok", "oom": "oom", "": "ok"}
+ENDINGS = (("oom|out.of.memory", "oom"), ("^(ok|fits?|success|completed|)$", "ok"))
 LARGEST_FRACTION = 1.5  # utilisation above it is in percent
 
 
@@ -29,8 +29,8 @@ class Measured:
 
 
 def outcome_of(cells: Cells) -> str:
-    """What became of a run."""
-    return OUTCOMES.get(cells.text("outcome").lower(), "error")
+    """What became of a run: "ok", "oom", or "error" for any other ending."""
+    return next((name for match, name in ENDINGS if cells.found("outcome", match)), "error")
 
 
 def measured_of(cells: Cells, job: Job, cluster: Cluster, gpus: int) -> Measured:

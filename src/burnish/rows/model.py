@@ -15,6 +15,7 @@ from burnish.rows.rules import Facts, rule, table
 
 COLUMNS = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn"}
 HEAD = 128  # width of a head where neither heads nor a preset are known
+MIXTURE = r"moe|\ba\d+b|\d+x\d+|expert"  # names of models with experts
 GUESSED = "model of "  # begins what is said of a decoder of a size alone
 NOTHING_BUT_LAYERS = "layer-microbench"  # a workload of layers without embedding, head and optimizer
 
@@ -28,7 +29,7 @@ def model_of(cells: Cells, facts: Facts, tp: int) -> Architecture:
     if known is not None:
         model = _changed(known, stated)
     elif {"layers", "hidden"} <= stated.keys():
-        model = _from_sizes(name, stated, cells)
+        model = _with_experts(_from_sizes(name, stated, cells), cells)
     else:
         model = _typical(name, cells)
     if vocab := cells.whole("vocab"):
@@ -63,12 +64,19 @@ def _changed(known: Architecture, stated: dict[str, int]) -> Architecture:
     differs = {field for field, value in stated.items() if value != int(getattr(known, field))}
     if differs & {"hidden", "heads"}:
         hidden, heads = (stated.get(field, int(getattr(known, field))) for field in ("hidden", "heads"))
-        stated["head_dim"] = hidden // heads
+        stated["head_dim"] = _head(hidden, heads)
     if "layers" in differs:
         dense = int(known.layers) - int(known.expert_layers)
         stated["expert_layers"] = max(0, stated["layers"] - dense) if known.experts else 0
     made: dict[str, Any] = dict(stated)
     return replace(known, **made)
+
+
+def _head(hidden: int, heads: int) -> int:
+    """Width of a head. Raises NotExpressed where there are more heads than width."""
+    if heads > hidden:
+        raise NotExpressed(f"{heads} heads in a width of {hidden}")
+    return hidden // heads
 
 
 def family(name: str) -> dict[str, Any]:
@@ -98,9 +106,26 @@ def _from_sizes(name: str, stated: dict[str, int], cells: Cells) -> Architecture
         layers=stated["layers"],
         heads=heads,
         kv_heads=stated.get("kv_heads") or heads,
-        head_dim=hidden // heads,
+        head_dim=_head(hidden, heads),
         ffn=ffn,
         **kin,
+    )
+
+
+def _with_experts(model: Architecture, cells: Cells) -> Architecture:
+    """A decoder whose feed-forward parts are routed where a line states experts. Raises NotExpressed where only its name
+    speaks of them."""
+    experts = cells.whole("num_experts")
+    if experts is None:
+        if re.search(MIXTURE, model.name, re.IGNORECASE):
+            raise NotExpressed(f"model: {model.name[:40]} is no preset and its experts are not stated")
+        return model
+    return replace(
+        model,
+        experts=experts,
+        topk=cells.whole("moe_topk") or 1,
+        expert_ffn=cells.whole("moe_ffn") or int(model.ffn),
+        expert_layers=int(model.layers),
     )
 
 
@@ -117,8 +142,7 @@ def parameters_of(cells: Cells) -> float | None:
 def _typical(name: str, cells: Cells) -> Architecture:
     """A decoder of the usual shape with as many parameters as the line or the name states."""
     count = parameters_of(cells)
-    mixture = re.search(r"moe|\ba\d+b|x\d+b|\d+x\d+|expert", name, re.IGNORECASE)
-    if count is None or mixture or not 1e7 <= count <= 5e12:
+    if count is None or re.search(MIXTURE, name, re.IGNORECASE) or not 1e7 <= count <= 5e12:
         raise NotExpressed(f"model: {name[:60] or 'blank'} is no preset and its sizes are not stated")
     typical = table("row_models")["typical"]
     _, layers, hidden, heads, kv_heads, ffn = min(typical["shapes"], key=lambda shape: abs(math.log(shape[0] / count)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ class Facts:
     notes: str = ""
     pp: int = 1
     gpus: int = 1
+    parameters: float = math.inf
 
 
 def entry(kind: str, text: str) -> dict[str, Any] | None:
@@ -43,15 +45,18 @@ def entry(kind: str, text: str) -> dict[str, Any] | None:
 def worded(cells: Cells, column: str, facts: Facts) -> str:
     """What a cell of words means (a precision, an attention kernel, a recompute), or the default where it is blank.
 
-    Raises NotExpressed for words without a meaning here.
+    Unknown words count as blank and are noted, but an unknown precision decides too much: it raises NotExpressed.
     """
     text = cells.text(column)
     if cells.blank(column) and text.lower() != "none":
         return str(default(cells, column, facts))
     row = entry(column, text)
-    if row is None or "refuse" in row:
+    if row is not None and "refuse" not in row:
+        return str(row["value"])
+    if row is not None or column == "precision":
         raise NotExpressed(f"{column}: {row['refuse'] if row else repr(text[:40]) + ' is not known'}")
-    return str(row["value"])
+    cells.assume(f"{column}: {text[:40]!r} is not known")
+    return str(default(cells, column, facts))
 
 
 def default(cells: Cells, name: str, facts: Facts) -> Any:
@@ -73,6 +78,8 @@ def _holds(row: dict[str, Any], facts: Facts) -> bool:
         and stack.kind in row.get("kind", (stack.kind,))
         and row.get("pp", facts.pp) == facts.pp
         and row.get("gpus", facts.gpus) == facts.gpus
+        and row.get("gpus_above", 0) < facts.gpus
+        and row.get("parameters_above", 0) < facts.parameters
         and re.search(row.get("tool", ""), f"{stack.tool} {stack.name}", re.IGNORECASE) is not None
         and re.search(row.get("workload", ""), facts.workload, re.IGNORECASE) is not None
         and re.search(row.get("notes", ""), facts.notes, re.IGNORECASE) is not None

@@ -95,7 +95,8 @@ def setting_of(cells: Cells) -> Setting:
     stack_name, stack = stack_of(cells, cells.text("stack"))
     made = degrees(cells, gpus, stack.kind)
     workload = cells.text("workload").lower() or "pretrain"
-    facts = Facts(stack, workload, cells.text("notes"), made["pp"], gpus)
+    size = parameters_of(cells) or math.inf
+    facts = Facts(stack, workload, cells.text("notes"), made["pp"], gpus, size)
     model = model_of(cells, facts, made["tp"])
     seq = cells.whole("seq_len")
     if seq is None:
@@ -125,8 +126,6 @@ def _trained(cells: Cells, workload: str) -> str:
     """Which parameters a workload trains."""
     if not any(word in workload for word in ("lora", "adapter")):
         return "all"
-    if "adapter" in workload:
-        cells.assume("adapters as LoRA of the same tool")
     return "qlora" if "qlora" in workload or cells.found("precision", "nf4|4-bit|int4") else "lora"
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from burnish.score.lines import Line
 
-NAME = 38
+NAME = 36
 COLUMNS = (
     ("rows", "rows", 5, 0),
     ("expressed", "expr", 5, 0),
     ("time_median_pct", "median", 7, 1),
     ("time_mean_pct", "mean", 6, 1),
     ("time_worst_pct", "worst", 6, 1),
-    ("memory_mean_pct", "mem %", 6, 1),
+    ("memory_mean_pct", "mem %", 8, 1),
     ("memory_median_mb", "mem MB", 7, 0),
     ("fit_right", "right", 6, 0),
     ("fit_wrong", "wrong", 6, 0),
