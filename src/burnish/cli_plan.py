@@ -27,7 +27,9 @@ class Options:
     cluster: Annotated[str, Option(help="Chip, nodes and chips a node, such as h100-sxm:8x8, or a TOML file.")] = ""
     seq: Annotated[int | None, Option(help="Tokens of a sequence.")] = None
     batch: Annotated[int | None, Option(help="Sequences of one optimizer step on all ranks.")] = None
-    precision: Annotated[str, Option(help="Format of matrix products.")] = "bf16"
+    precision: Annotated[str, Option(help="Format of matrix products; else bf16, or fp16 where the chip has none.")] = (
+        ""
+    )
     stack: Annotated[str, Option(help="Whose software runs it, such as megatron-core-2026.")] = ""
     attention: Annotated[str, Option(help="Attention kernel.")] = "flash"
     optimizer: Annotated[str, Option(help="Optimizer.")] = "adamw"

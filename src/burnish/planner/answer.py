@@ -6,13 +6,13 @@ from collections.abc import Mapping as Table
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from burnish.mapping import RECOMPUTE
+from burnish.errors import UserError
 from burnish.planner.candidates import SPLIT_FROM
-from burnish.planner.choice import Choice, choice, choices
+from burnish.planner.choice import Choice, choice, choices, named_value
 from burnish.planner.explain import Why, compared, over, reasons, rejected
 from burnish.planner.legal import why_illegal
 from burnish.planner.remedies import Remedy, remedies
-from burnish.planner.request import Request, check
+from burnish.planner.request import USUAL, Request, check
 from burnish.planner.search import Found, by_degrees, pareto, search
 
 
@@ -109,14 +109,16 @@ def against(asked: Request, pick: Choice | None, values: Table[str, int]) -> Why
     """Why the best mapping with `values` is not the pick: illegal, does not fit, or slower, with the numbers."""
     wanted = replace(asked, fix={**asked.fix, **values})
     if illegal := why_illegal(wanted, wanted.fix):
-        return WhyNot(values, illegal)
-    found = search(wanted)
+        return WhyNot(values, f"not legal: {illegal}")
+    try:
+        found = search(wanted)
+    except UserError as error:
+        return WhyNot(values, f"not legal: {error}")
     if found.count:
         best = choice(wanted, found.mapping, found.price, int(found.order[0]))
-    elif found.nearest:
-        best = choices(wanted, [found.nearest])[0]
     else:
-        return WhyNot(values, "no mapping has these values beside what the request keeps to")
+        assert found.nearest is not None
+        best = choices(wanted, [found.nearest])[0]
     if pick is None:
         return WhyNot(values, over(wanted, best) if not best.fits else "it fits", best)
     if best.mapping == pick.mapping:
@@ -129,33 +131,48 @@ def ignored(asked: Request, pick: Choice) -> dict[str, str]:
     """Options that changed nothing, with the reason."""
     m, fix = pick.mapping, asked.fix
     alone = m.dp * m.cp == 1
-    stored = asked.attention in ("unfused", "fused-softmax") or asked.profile.flash == "unfused"
     cases = {
-        "--fix vpp": ("vpp" in fix and m.pp == 1, "one pipeline stage has no chunks"),
+        "--fix vpp": (fix.get("vpp", 0) > 0 and m.pp == 1, "one pipeline stage has no chunks"),
         "--fix schedule": ("schedule" in fix and m.pp == 1, "one pipeline stage needs no schedule"),
         "--fix sp": (
             "sp" in fix and m.tp == 1,
-            "sequence parallel splits what tensor parallel ranks would repeat; tp is 1",
+            "sequence parallel splits what tensor-parallel ranks would repeat; tp is 1",
         ),
         "--fix zero": (fix.get("zero", 0) > 0 and alone, "one data-parallel rank has nobody to split with"),
         "--fix shard": (fix.get("shard", 0) > 0 and m.zero == 0, "ZeRO stage 0 splits nothing"),
-        "--fix recompute": (
-            fix.get("recompute") == RECOMPUTE.index("attention") and not stored,
-            "this attention kernel stores no scores, so running it again frees little",
-        ),
         "--lora-rank": (
             asked.lora_rank > 0 and asked.trained == "all",
             "all weights are trained; --trained lora uses it",
         ),
         "--no-forward-gather": (not asked.forward_gather and alone, "one data-parallel rank gathers nothing"),
     }
-    return {option: reason for option, (holds, reason) in cases.items() if holds}
+    found = {option: reason for option, (holds, reason) in cases.items() if holds}
+    return found | dict.fromkeys(without_effect(asked, pick), "the prediction of the pick is the same without it")
+
+
+def without_effect(asked: Request, pick: Choice) -> list[str]:
+    """Options that differ from their defaults although neither time nor memory of the pick does."""
+    plain, m = Request(asked.model, asked.cluster, asked.seq, asked.batch), pick.mapping
+    found = []
+    for name in ("attention", "optimizer", "trained"):
+        if getattr(asked, name) != getattr(plain, name):
+            other = choices(replace(asked, **{name: getattr(plain, name)}), [m])[0]
+            if (other.seconds, other.memory) == (pick.seconds, pick.memory):
+                found.append(f"--{name} {getattr(asked, name)}")
+    for axis in ("recompute", "offload"):
+        if asked.fix.get(axis):
+            other = choices(asked, [replace(m, **{axis: 0})])[0]
+            if (other.seconds, other.memory) == (pick.seconds, pick.memory):
+                found.append(f"--fix {axis}={named_value(axis, asked.fix[axis])}")
+    return found
 
 
 def notes(asked: Request) -> tuple[str, ...]:
     """What a reader of the numbers must know."""
     most = int(asked.model.max_positions)
     found = [asked.stack_note] if asked.stack_note else []
+    if asked.precision != USUAL[0] and USUAL[0] not in asked.cluster.chip.flops:
+        found.append(f"{asked.cluster.chip.name} has no {USUAL[0]}; products are taken in {asked.precision}")
     if most and asked.seq > most:
         found.append(f"{asked.seq} tokens are more than the {most} that {asked.model.name} was made for")
     return tuple(found)

@@ -17,6 +17,11 @@ from burnish.planner.request import Request
 WIDTH = 96
 GPIPE, ONE_F_ONE_B, ZERO_BUBBLE = range(len(SCHEDULE))
 Option = tuple[str, object]
+# What `can_say` leaves out, in words.
+UNSAID = {
+    "megatron": "ZeRO 2 and 3 go without a pipeline, the schedule is 1f1b, only the optimizer can be offloaded",
+    "torchrun": "ZeRO is 0, 2 or 3, sp goes with tp, etp is 1, ep at most dp x cp, only all states can be offloaded",
+}
 
 
 def can_say(dialect: str, mapping: Mapping) -> np.ndarray:

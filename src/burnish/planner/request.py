@@ -26,6 +26,10 @@ STATES = ("parameters", "gradients", "optimizer")
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon", "adafactor", "adam8bit", "lion")
 DEFAULT_STACK = "megatron-core-2026"
 # The stack that is priced where a command for another tool is asked for and no stack is named.
+# The rate that a chip must have for a precision, where it is not the one its products run at: block scales in hardware
+# come with 4-bit products.
+NEEDED = {**FORMAT, "mxfp8": "fp4"}
+USUAL = ("bf16", "fp16", "fp32")  # the first that a chip has is taken where none is named
 SPOKEN = {"megatron": DEFAULT_STACK, "torchrun": "fsdp2-torchao"}
 
 
@@ -85,9 +89,13 @@ class Request:
 def request(model: str, cluster_text: str, seq: int, batch: int, **options: Any) -> Request:
     """A request from texts: a preset, config.json or hub id, and a cluster such as `h100-sxm:8x8`.
 
-    `options` are fields of `Request`. Raises UserError, in one line, for whatever cannot be read or planned.
+    `options` are fields of `Request`; without a precision it is the first of `USUAL` that the chip has. Raises UserError,
+    in one line, for whatever cannot be read or planned.
     """
-    made = Request(presets.architecture_of(model), cluster(cluster_text), seq, batch, **options)
+    there = cluster(cluster_text)
+    if not options.get("precision"):
+        options["precision"] = next((name for name in USUAL if name in there.chip.flops), USUAL[0])
+    made = Request(presets.architecture_of(model), there, seq, batch, **options)
     check(made)
     return made
 
@@ -142,8 +150,8 @@ def check(asked: Request) -> None:
     ):
         if given not in known:
             raise UserError(f"{name} {given!r}: unknown; {nearest(given, known)}")
-    if FORMAT.get(asked.precision, asked.precision) not in chip.flops:
-        legal = [name for name in PRECISIONS if FORMAT.get(name, name) in chip.flops]
+    if NEEDED.get(asked.precision, asked.precision) not in chip.flops:
+        legal = [name for name in PRECISIONS if NEEDED.get(name, name) in chip.flops]
         raise UserError(f"--precision {asked.precision}: {chip.name} does not have it; it has {', '.join(legal)}")
     positions = int(asked.model.positions)
     if positions and asked.seq > positions:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from burnish.errors import UserError
 from burnish.mapping import Mapping
 from burnish.planner import candidates
 from burnish.planner.candidates import Row
-from burnish.planner.commands import can_say
+from burnish.planner.commands import UNSAID, can_say
 from burnish.planner.legal import Degrees, fixed_degrees
 from burnish.planner.pricing import Priced, capacity, peak_of, price_of
 from burnish.planner.request import Request
@@ -38,18 +39,37 @@ class Found:
 
 def search(asked: Request) -> Found:
     """All candidates of a request. Raises UserError where no mapping has what is fixed."""
-    lean = candidates.lean(asked, fixed_degrees(asked))
+    lean = said(asked, candidates.lean(asked, fixed_degrees(asked)))
+    if not lean:
+        raise UserError(nothing_left(asked))
     spare = room(asked, lean)
-    rows = candidates.full(asked, [row for row, left in zip(lean, spare, strict=True) if left >= 0])
-    left = room(asked, rows)
-    mapping = candidates.mapping_of(asked, [row for row, spare_ in zip(rows, left, strict=True) if spare_ >= 0])
-    mapping = candidates.take(mapping, can_say(asked.dialect, mapping))
+    rows = said(asked, candidates.full(asked, [row for row, left in zip(lean, spare, strict=True) if left >= 0]))
+    fits = room(asked, rows) >= 0
+    mapping = candidates.mapping_of(asked, [row for row, fit in zip(rows, fits, strict=True) if fit])
     price = price_of(asked, mapping)
     order, tied = ranked(mapping, price.seconds)
-    nearest = None
-    if not len(order) and lean:
-        nearest = candidates.one(candidates.mapping_of(asked, lean), int(np.argmax(spare)))
+    nearest = None if len(order) else candidates.one(candidates.mapping_of(asked, lean), int(np.argmax(spare)))
     return Found(mapping, price, order, tied, len(lean) + len(rows), nearest)
+
+
+def said(asked: Request, rows: list[Row]) -> list[Row]:
+    """The candidates that the command asked for, if any, can express."""
+    if not asked.dialect or not rows:
+        return rows
+    kept = can_say(asked.dialect, candidates.mapping_of(asked, rows))
+    return [row for row, keep in zip(rows, kept, strict=True) if keep]
+
+
+def nothing_left(asked: Request) -> str:
+    """Why legal degrees have no legal settings."""
+    fixed = ", ".join(f"{key}={value}" for key, value in asked.fix.items()) or "nothing fixed"
+    if asked.dialect and candidates.lean(asked, fixed_degrees(asked)):
+        return f"--as {asked.dialect}: its command can express no mapping with {fixed}: {UNSAID[asked.dialect]}"
+    if asked.must_shrink and not any(d.dp * d.cp > 1 for d in fixed_degrees(asked)):
+        return (
+            f"--must-shrink {','.join(asked.must_shrink)}: with {fixed} no data-parallel ranks are left to split over"
+        )
+    return f"--fix: no mapping has {fixed} together: pp must divide the micro batches where vpp is above 1"
 
 
 def room(asked: Request, rows: Sequence[Row]) -> np.ndarray:
