@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_hardware import hardware
 from burnish.cli_plan import plan, verb
 from burnish.errors import BurnishError, UserError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 STOPPED, TERMINATED = 130, 143  # as a shell reports SIGINT and SIGTERM
 recipes = typer.Typer(help="List, show, check and start recipes.", no_args_is_help=True)
 app.add_typer(recipes, name="recipe")
+app.add_typer(hardware, name="hardware")
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe, or a .yaml, .py or .py:function file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes such as train.steps=100.")]

@@ -20,6 +20,7 @@ from typing import Any
 from burnish.errors import UserError, nearest
 
 GIB = 1024**3
+MEASURED = "measured on this machine"
 MEMORY_OFF = 0.2  # share by which a stated memory may differ from a chip's before another chip is meant
 NODE = 8  # chips of a node where a table does not say
 
@@ -48,6 +49,11 @@ class Chip:
     def accelerator(self) -> bool:
         """Whether it has memory of its own; a processor is the one whose threads are counted."""
         return not self.threads
+
+    @property
+    def measured(self) -> bool:
+        """Whether its rates were measured on it, so that they are no peaks of which a program gets a share."""
+        return self.calibrated.startswith(MEASURED)
 
     def record(self) -> dict[str, Any]:
         """As plain values for a record."""
@@ -161,17 +167,17 @@ def probe(device: str = "cpu") -> Chip:
 
     size = 1024 if device == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
-    product = 2 * size**3 / _best(lambda: torch.mm(a, b), device)
+    product = 2 * size**3 / shortest(lambda: torch.mm(a, b), device)
     source, target = (torch.zeros(32 * 2**20 if device == "cpu" else 256 * 2**20, device=device) for _ in range(2))
-    copied = 2 * source.nbytes / _best(lambda: target.copy_(source), device)
+    copied = 2 * source.nbytes / shortest(lambda: target.copy_(source), device)
     here = detect(torch.get_num_threads())
     if device != "cpu":
         found = torch.cuda.get_device_properties(0)
         here = Chip(name=found.name, memory=float(found.total_memory))
-    return Chip(here.name, here.memory, {"fp32": product}, copied, "measured on this machine", here.threads)
+    return Chip(here.name, here.memory, {"fp32": product}, copied, MEASURED, here.threads)
 
 
-def _best(work: Any, device: str, seconds: float = 0.3) -> float:
+def shortest(work: Any, device: str, seconds: float = 0.3) -> float:
     """The shortest time of one call over about `seconds`, after one call to warm up."""
 
     def once() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,16 @@ def read(path: Path) -> Machine:
     return replace(made, **given)
 
 
-def text(chip: Chip, per_node: int) -> str:
-    """The content of a file for a node of `per_node` such chips."""
+def text(chip: Chip, per_node: int, link: Link | None = None) -> str:
+    """The content of a file for a node of `per_node` such chips, joined by `link` where that was measured."""
     figures: dict[str, Any] = {"name": chip.name, "memory_gib": round(chip.memory / GIB, 2)}
     figures |= {"architecture": chip.architecture, "bandwidth": chip.bandwidth, "launch": chip.launch}
     figures |= {"threads": chip.threads, "calibrated": chip.calibrated, "source": chip.source}
     lines = [f"nodes = 1\nper_node = {per_node}"]
-    lines += [f"{key} = {json.dumps(name)}" for key, name in (("link", chip.link), ("network", chip.network)) if name]
+    named = {"link": "" if link else chip.link, "network": chip.network}
+    lines += [f"{key} = {json.dumps(name)}" for key, name in named.items() if name]
+    if link:
+        lines += ["", "[link]", *(f"{key} = {_value(value)}" for key, value in asdict(link).items() if value)]
     lines += ["", "[chip]", *(f"{key} = {_value(value)}" for key, value in figures.items() if value)]
     lines += [f"flops = {{ {', '.join(f'{form} = {_value(rate)}' for form, rate in chip.flops.items())} }}"]
     return "\n".join(lines) + "\n"
