@@ -33,7 +33,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _tera(rate: float) -> str:
-    return f"{rate / 1e12:.4g}" if rate else "-"
+    return f"{rate / 1e12:.5g}" if rate else "-"
 
 
 def described(chip: Chip) -> Iterator[str]:
@@ -97,7 +97,7 @@ def detected() -> Iterator[str]:
 
 def probed(chip: Chip, count: int, link: Link | None) -> Iterator[str]:
     """What a probe found."""
-    yield f"{chip.name}, {count} here, {chip.calibrated}"
+    yield f"{chip.name}{f', {count} of them' if count > 1 else ''}, {chip.calibrated}"
     yield from rates(chip)
     if link:
         yield f"  from one to the next: {link.bandwidth / 1e9:.4g} GB/s, {link.latency * 1e6:.3g} microseconds"
