@@ -81,10 +81,11 @@ def stage_share(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> N
 def in_flight(schedule: N, micro: N, mesh: Mesh) -> N:
     """Micro batches whose activations a stage holds at once; a chunk of an interleaved stage counts its share.
 
-    1F1B: pp - stage (Narayanan et al. 2021, section 2.2.1). Interleaved: (pp - 1 + pp (vpp - 1) + ...)/vpp of a whole
-    stage's, which is pp (1 + (pp - 1)/(pp vpp)) on the first stage (Korthikanti et al. 2022, section 4.2.3). GPipe: all.
+    1F1B: pp - stage (Narayanan et al. 2021, section 2.2.1). Interleaved: a stage runs 2 (pp - 1 - stage) + pp (vpp - 1)
+    chunks forward before the first backward and one in turn with it (section 2.2.2), which is pp (1 + (pp - 1)/(pp vpp))
+    micro batches on the first stage (Korthikanti et al. 2022, section 4.2.3). GPipe: all.
     """
     steady = mesh.pp - mesh.stage
-    chunked = steady + pick(mesh.vpp > 1, (mesh.pp - 1) / mesh.vpp, 0) + 0 * mesh.stage
-    held = pick(schedule == GPIPE, micro, chunked)
+    chunks = 2 * (steady - 1) + mesh.pp * (mesh.vpp - 1) + 1
+    held = pick(schedule == GPIPE, micro, pick(np.asarray(mesh.vpp) > 1, chunks / mesh.vpp, steady))
     return np.minimum(held, micro)
