@@ -76,9 +76,11 @@ def _experts(asked: Request, ranks: int, every: bool) -> list[tuple[int, int]]:
 
 
 def fixed_degrees(asked: Request) -> list[Degrees]:
-    """Those of `degrees` that have what is fixed. Raises UserError with legal values where there are none."""
-    fixed = {key: value for key, value in asked.fix.items() if key in Degrees._fields}
-    kept = [d for d in degrees(asked) if all(getattr(d, key) == value for key, value in fixed.items())]
+    """Those worth trying that have what is fixed; where there are none, all legal ones that do.
+
+    Raises UserError with legal values where no mapping has what is fixed.
+    """
+    kept = with_fixed(asked, degrees(asked)) or with_fixed(asked, degrees(asked, every=True))
     if refused := why_illegal(asked, asked.fix):
         raise UserError(f"--fix {refused}")
     if not kept:
@@ -86,16 +88,19 @@ def fixed_degrees(asked: Request) -> list[Degrees]:
     return kept
 
 
+def with_fixed(asked: Request, found: list[Degrees]) -> list[Degrees]:
+    """Those degrees that have what is fixed."""
+    fixed = {key: value for key, value in asked.fix.items() if key in Degrees._fields}
+    return [d for d in found if all(getattr(d, key) == value for key, value in fixed.items())]
+
+
 def _none(asked: Request) -> str:
     gpus = asked.cluster.gpus
     if asked.runnable:
         return f"--runnable: data parallel alone on {gpus:,} GPUs needs a batch that divides by {gpus:,}, not {asked.batch}"
     # every number of ranks divides a batch of 0
-    if smallest := min((d.dp for d in degrees(replace(asked, batch=0))), default=0):
-        return (
-            f"--batch {asked.batch}: dp must divide it, and no dp that does leaves a mapping of all {gpus:,} GPUs; use a "
-            f"multiple of {smallest}, or --gpus-free"
-        )
+    if ranks := sorted({d.dp for d in degrees(replace(asked, batch=0), every=True)}):
+        return f"--batch {asked.batch}: dp must divide it, and with all {gpus:,} GPUs dp is one of {_listed(ranks)}; or --gpus-free"
     return f"no mapping uses all {gpus:,} GPUs: {rule(asked, 'tp')}; use another number of nodes, or --gpus-free"
 
 

@@ -8,7 +8,7 @@ from math import log2
 
 from burnish.mapping import Mapping
 from burnish.planner.candidates import chunks, micro_batches, recompute, shards, stages
-from burnish.planner.legal import Degrees, degrees
+from burnish.planner.legal import Degrees, degrees, with_fixed
 from burnish.planner.request import Request
 
 SPLITS = ("tp", "pp", "cp", "ep")  # data parallel takes what they leave
@@ -17,7 +17,7 @@ DP_WEIGHT = 0.01  # a change of dp counts less than one of any other axis
 
 def neighbours(asked: Request, pick: Mapping) -> list[tuple[str, Mapping]]:
     """(axis, mapping) pairs: the nearest legal values below and above on every axis that the request leaves open."""
-    legal = [d for d in degrees(asked) if _gpus(d) == pick.gpus and _keeps_fixed(asked, d)]
+    legal = [d for d in with_fixed(asked, degrees(asked)) if _gpus(d) == pick.gpus]
     found: list[tuple[str, Mapping]] = []
     for axis in SPLITS:
         for value in around(getattr(pick, axis), {getattr(d, axis) for d in legal}):
@@ -50,10 +50,6 @@ def around(value: object, values: Iterable[int]) -> list[int]:
 
 def _gpus(d: Degrees) -> int:
     return d.tp * d.pp * d.dp * d.cp
-
-
-def _keeps_fixed(asked: Request, d: Degrees) -> bool:
-    return all(asked.fix.get(axis, value) == value for axis, value in d._asdict().items())
 
 
 def _nearest(legal: Sequence[Degrees], pick: Mapping, axis: str, value: int) -> Degrees:

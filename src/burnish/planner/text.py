@@ -36,7 +36,7 @@ def lines(plan: ModelPlan) -> Iterator[str]:
         chip = plan.request.cluster.chip.name
         yield from wrapped("note: ", f"uncalibrated: no measured step of {chip} stands behind these times")
     if plan.pick and plan.request.dialect:
-        yield from ("", command(plan.request, plan.pick.mapping))
+        yield from ("", *command(plan.request, plan.pick.mapping).splitlines())
 
 
 def why_not(asked: Request, other: WhyNot) -> Iterator[str]:
