@@ -30,6 +30,7 @@ class Architecture:
     head_dim: N
     ffn: N = 0  # width of a dense feed-forward part
     gated: N = 1  # three matrices instead of two
+    clamped: N = 0  # 1 where the gate is of a form that libraries run as several kernels (GPT-OSS)
     tied: N = 0
     positions: N = 0  # rows of a learned position table; 0 = rotary
     layer_norm: N = 0  # LayerNorm with biases, and biases on the linear layers (GPT-2, GPT-3)

@@ -134,6 +134,7 @@ def attention(shapes: Shapes, tokens: N, model: Architecture) -> Op:
         group="attention",
         split=COLUMN,
         scores=scores,
+        width=(keys + values) / 2,
         passed=tokens * model.kv_heads * (keys + values),
         launches=launches,
     )
@@ -235,6 +236,7 @@ def dense_part(model: Architecture, T: N) -> tuple[Op, ...]:
             "gated_silu",
             saved=(Saved("gate, up", ACTIVATION, T * wide, COLUMN),),
             moved=T * (wide + F),
+            loose=T * F * (1 - model.gated),
             split=COLUMN,
         ),
         linear("down", T, F, H, keeps="product", split=ROW),
@@ -265,6 +267,7 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
             "expert_act",
             saved=(Saved("gate, up", ACTIVATION, sent * wide * F, EXPERT),),
             moved=sent * (wide + 1) * F,
+            loose=sent * F * (1 - model.gated + model.clamped),
             split=EXPERT,
         ),
         grouped("expert_down", F, width, "product"),

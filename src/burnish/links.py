@@ -2,7 +2,7 @@
 
 Ranks are numbered tensor-parallel first, then context, data and pipeline. A group of `size` ranks that stand `stride` apart
 has as many of them in one domain of fast links as fit; beyond it a ring passes each domain once, on the network shares of
-those ranks together. Times are those of rings: (n - 1)/n of the bytes, twice for an all-reduce (Thakur et al. 2005).
+those ranks, which together are worth less than their sum. Times are those of rings: (n - 1)/n of the bytes, twice for an all-reduce (Thakur et al. 2005).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def group(size: N, stride: N, rates: Rates) -> Group:
     """`size` ranks, `stride` apart."""
     inside = np.clip(rates.domain // np.maximum(stride, 1), 1, size)
     out = inside < size
-    bandwidth = np.where(out, np.minimum(rates.link, rates.network * inside), rates.link)
+    bandwidth = np.where(out, np.minimum(rates.link, rates.network * inside**rates.rails), rates.link)
     latency = np.where(out, rates.network_latency, rates.link_latency)
     return Group(size, inside, bandwidth, latency)
 

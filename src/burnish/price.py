@@ -77,13 +77,14 @@ def layout(model: Architecture, shapes: Shapes, mapping: Mapping, stack: Stack) 
 def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> Step:
     """Seconds of one step of the ranks of a mapping, from its `layout`."""
     around = groups(mesh_of(mapping, r.per_node), r)
-    layers = [layer_seconds(block, work.bytes.activation, r, around) for block in work.blocks]
+    sharded = pick(np.asarray(mapping.zero) == 3, 1, 0)
+    layers = [layer_seconds(block, work.bytes.activation, sharded, r, around) for block in work.blocks]
     counts = [block.layers for block in staged.blocks]
 
     def summed(name: str) -> N:
         return sum(n * getattr(layer, name) for n, layer in zip(counts, layers, strict=True))
 
-    parts = {name: summed(name) for name in ("forward", "backward", "again", "tensor", "context", "expert")}
+    parts = {name: summed(name) for name in ("forward", "backward", "again")}
     dense, routed = parameters(staged)
     shown, gathered = data_seconds(dense, routed, parts, mapping, work.micro, around, r)
     busy = sum(parts.values()) + gathered
@@ -200,11 +201,11 @@ def data_seconds(
     gather = ring_seconds(sharded, dense * r.gather, 1) + ring_seconds(around["expert"], routed * r.gather, 1)
     copies = _copies(mapping, around["dp"], r)
     across = ring_seconds(copies, dense * r.reduce / np.maximum(_shards(mapping), 1), 1, 2) * (copies.size > 1)
-    once = pick(zero == 0, 2 * scatter, scatter + gather) + across
+    once = pick(zero == 0, 2 * scatter, scatter * (1 + r.whole) + gather) + across
     window = r.dp_hidden * (parts["backward"] + parts["again"] + parts["forward"])
     shown = once - _shorter(once, window)
     compute = {key: parts[key] * r.fsdp for key in ("forward", "backward", "again")}
-    hidden = r.dp_hidden
+    hidden = r.fsdp_hidden
     forward = compute["forward"]
     backward = compute["backward"] + compute["again"]
     beside = _beside(forward, gather, hidden) + _beside(backward, gather + scatter, hidden)
@@ -214,7 +215,7 @@ def data_seconds(
 
 
 def _beside(compute: N, traffic: N, hidden: N) -> N:
-    return (compute**4 + traffic**4) ** 0.25
+    return (compute**4 + (hidden * traffic) ** 4) ** 0.25 + (1 - hidden) * traffic
 
 
 def _shorter(a: N, b: N) -> N:
@@ -235,7 +236,7 @@ def _copies(mapping: Mapping, where: Group, r: Rates) -> Group:
     size = np.maximum(mapping.dp * mapping.cp // shards, 1)
     inside = np.maximum(where.inside // shards, 1)
     out = inside < size
-    return Group(size, inside, np.where(out, np.minimum(r.network * inside, r.link), r.link), np.where(out, r.network_latency, r.link_latency))
+    return Group(size, inside, np.where(out, np.minimum(r.network * inside**r.rails, r.link), r.link), np.where(out, r.network_latency, r.link_latency))
 
 
 def structure(model: Architecture) -> tuple[bool, ...]:

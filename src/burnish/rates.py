@@ -28,6 +28,8 @@ class Rates:
     matmul: N  # FLOP/s of linear layers of large shapes
     head: N  # FLOP/s of the 16-bit products that stay so
     attention: N  # FLOP/s of useful attention products, forward
+    head_half: N  # head size at which attention runs at half its rate
+    scan: N  # seconds of a state-space scan for those its products and tensors would take
     attention_backward: N  # share of it in backward
     matmul_backward: N  # share of the forward rate in backward
     grouped: N  # share of `matmul` for experts
@@ -42,6 +44,10 @@ class Rates:
     accumulate: N  # bytes a parameter and micro batch moves to add up its gradient
     routed: N  # bytes a routed element moves beside what is described
     launch: N  # seconds the host needs for a kernel
+    launch_backward: N  # host time of backward for that of forward
+    adapter_launches: N  # kernels a layer with adapters launches beside those described
+    dequantize: N  # bytes a parameter moves to leave a 4-bit format, each way
+    loose: N  # bytes an element moves where several kernels do what one could
     gap: N  # seconds between kernels on the device
     expert_launches: N  # kernels a routed layer launches beside those described
     update: N  # bytes a parameter moves in the optimizer's step
@@ -51,13 +57,17 @@ class Rates:
     link_latency: N
     network: N  # byte/s of a chip's share of the network
     network_latency: N
+    rails: N  # exponent of what a group gains from the network shares of several of its ranks in a domain
     tp_shown: N  # share of tensor-parallel traffic that does not hide
     dp_hidden: N  # share of backward that gradient traffic may hide behind
+    fsdp_hidden: N  # share of gathers and reductions of fully sharded layers that hides behind compute
     cp_shown: N
     ep_shown: N
     pp_shown: N
+    fsdp_launches: N  # kernels' worth of host time that sharding a layer takes, each way
     fsdp: N  # how much longer compute takes beside gathers
     reduce: N  # bytes of a gradient on its way
+    whole: N  # 1 where ZeRO-1 sums whole gradients instead of scattering them
     gather: N  # bytes of a parameter on its way
     domain: N  # chips that share fast links
     per_node: N
@@ -106,6 +116,7 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
     matmul = peak * first(f"matmul.{kind}.{precision}", f"matmul.{kind}.{form}", f"matmul.{form}")
     head = half * first(f"matmul.{kind}.bf16", "matmul.bf16")
     kernel = stack.flash if job.attention == "flash" else job.attention
+    kernel = "fused-softmax" if kernel == "unfused" and stack.fused_softmax else kernel
     stored = kernel in ("unfused", "fused-softmax")
     attention = (
         head * c["attention.unfused"] if stored else half * first(f"attention.{kind}.{kernel}", f"attention.{kind}")
@@ -113,15 +124,17 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
     host = "eager" if stack.eager else "compiled" if stack.compiled else "lean"
     traffic = c[f"traffic.{host}"]
     frozen = job.trained != "all"
-    layers_only = not job.model.vocab
-    recent = stack.moe_release
+    layers_only = job.optimizer == "none"
+    routing = c[f"routing.{stack.routing}"]
     return Rates(
         matmul=matmul,
         head=head,
         attention=attention,
+        head_half=c["attention.head"],
+        scan=c["scan"],
         attention_backward=c["attention.backward"],
         matmul_backward=c["matmul.backward"],
-        grouped=c[f"grouped.{recent}"],
+        grouped=c["grouped.low" if low else "grouped"],
         half=first(f"half.{kind}", "half"),
         memory=chip.bandwidth * c["memory"],
         traffic=traffic,
@@ -131,25 +144,33 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
         logit=c["logit.fused"] if stack.fused_loss else c["logit.unfused"],
         cast=c[f"cast.{'block' if precision in ('mxfp8', 'nvfp4', 'fp8-block') else 'tensor'}"] if low else 0.0,
         accumulate=0.0 if frozen else c["accumulate"],
-        routed=c["routed"],
+        routed=c["routed"] * routing,
         launch=0.0 if stack.graphs else c[f"launch.{host}"],
+        launch_backward=c["launch.backward"],
+        adapter_launches=c["adapter_launches"] if frozen and job.lora_rank else 0.0,
+        dequantize=c["dequantize"] if job.trained == "qlora" else 0.0,
+        loose=c["loose"],
         gap=c["gap"],
-        expert_launches=c[f"expert_launches.{recent}"],
-        update=0.0 if frozen or layers_only else c["update"],
-        step=0.0 if layers_only else c["step"],
+        expert_launches=c["expert_launches"] * routing,
+        update=0.0 if frozen or layers_only else c["update.eager" if stack.eager else "update.fused"],
+        step=0.0 if layers_only else c["step.eager" if stack.eager else "step"],
         trained=0.0 if frozen else 1.0,
-        link=cluster.link.bandwidth * c["link"],
+        link=cluster.link.bandwidth * first(f"link.{kind}", "link"),
         link_latency=c["link.latency"],
         network=cluster.network.bandwidth * first(f"network.{cluster.network.name}", "network"),
         network_latency=c["network.latency"],
-        tp_shown=1 - c["hidden.tp"] if stack.tp_overlap else 1.0,
+        rails=c["network.rails"],
+        tp_shown=1 - min(c["hidden.tp"], 1.0) if stack.tp_overlap else 1.0,
         dp_hidden=c["hidden.dp"] if stack.dp_overlap else c["hidden.dp.plain"],
-        cp_shown=1 - c["hidden.cp"],
-        ep_shown=c[f"shown.ep.{recent}"],
+        fsdp_hidden=min(c["hidden.fsdp"], 1.0),
+        cp_shown=1 - min(c["hidden.cp"], 1.0),
+        ep_shown=c["shown.ep"] * routing,
         pp_shown=c["shown.pp"],
-        fsdp=c["fsdp"],
-        reduce=stack.gradient,
-        gather=stack.parameter,
+        fsdp_launches=c["fsdp_launches"] if stack.eager and stack.kind in ("fsdp", "plain") else 0.0,
+        fsdp=c["fsdp.per_parameter" if stack.per_parameter else "fsdp"],
+        whole=stack.whole_reduce,
+        reduce=0.0 if frozen else stack.gradient,
+        gather=0.5 if job.trained == "qlora" else stack.parameter,
         domain=cluster.domain,
         per_node=cluster.per_node,
     )

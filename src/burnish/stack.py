@@ -20,7 +20,7 @@ class Stack:
     name: str
     tool: str
     kind: str  # "megatron", "fsdp", "deepspeed", "jax", "plain"
-    year: int
+    year: float  # of the release; a month counts a twelfth
     source: str
     # formats, bytes an element
     parameter: float = 2
@@ -29,15 +29,18 @@ class Stack:
     # what runs as one kernel
     fused_norm: int = 1
     fused_loss: int = 1
+    fused_softmax: int = 1  # where attention scores are stored, one kernel scales, masks and normalises them
     chunked_loss: int = 0  # the loss never has all logits of a micro batch
     compiled: int = 0
-    moe_release: str = "early"  # how far its expert kernels have come: early or late
+    routing: str = "fused"  # how tokens reach experts: "plain" (kernel by kernel), "fused", or "graphed" (under CUDA graphs)
     eager: int = 0  # each kernel launched from Python, one by one
     graphs: int = 0  # CUDA graphs: no launch costs inside a layer
     flash: str = "flash"  # what "flash" meant at its release
     # what hides behind what
     tp_overlap: int = 0
     dp_overlap: int = 0
+    whole_reduce: int = 0  # gradients summed whole under ZeRO-1, as under plain data parallelism
+    per_parameter: int = 0  # fully sharded parameter by parameter (FSDP2), not as flat buffers
     balanced: int = 0  # pipeline stages cut by time, not by whole layers
     # memory
     logits_split: int = 1  # logits divided over tensor-parallel ranks
@@ -46,6 +49,22 @@ class Stack:
     norm_copies: float = 0  # further float32 copies of a norm's input an unfused norm keeps, in bytes an element
     score_bytes: float = 5  # bytes an attention score kept where scores are stored
     base_gib: float = 1.0  # context, workspaces and communication buffers beside tensors
+    fused_score_bytes: float = 5  # ... where one kernel makes them probabilities
+    output_copies: float = 0  # bytes an element of the attention output kept twice
+    token_copies: float = 0  # bytes an element of a layer's tokens that code between operations keeps
+    act_copies: float = 0  # bytes an element of a feed-forward activation's input kept beside it
+    kept_input: float = 2  # bytes an element of the input a recomputed layer keeps; 0 = kept in host memory
+    logits_held: float = 0  # share of the loss's logits still there while layers run again
+    merged: int = 0  # float32 masters are the parameters; 16-bit copies are made from them
+    step_gradient: float = 0  # bytes of a float32 gradient made for the optimizer, an owned parameter
+    step_copies: float = 0  # copies of a moment that the optimizer's arithmetic makes
+    bucket_gib: float = 0  # communication buffers of an engine that flattens, at most
+    gathered: float = 2  # layers whose whole parameters are there at once under ZeRO-3
+    dispatch_copies: float = 12  # bytes a routed element keeps on its way to an expert and back
+    widened: int = 0  # 4-bit bases are trained with float32 norms, head and layer inputs
+    workspaces: int = 2  # cuBLAS workspaces
+    engine_workspaces: int = 0  # of Transformer Engine
+    reserve: float = 0.07  # share of activations that the allocator holds in pieces
     sp_default: int = 0  # sequence parallel where tensor parallel is used
 
 

@@ -15,20 +15,21 @@ from burnish.mesh import N
 from burnish.rates import Rates
 from burnish.work import BACKWARD, FORWARD, Block, Op
 
-# Sharpness of "the longer of device and host", as a power mean: at equal times a fifth longer than each.
-SHARP = 4
+# Sharpness of "the longer of device and host", as a power mean: at equal times a seventh longer than each.
+SHARP = 5
+WIDE = 128  # head size at which attention rates are given
 CAUSAL = 0.5  # share of full attention that a causal mask leaves
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Seconds of one layer and micro batch. Traffic is what shows beside compute, forward and backward together."""
+    """Seconds of one layer and micro batch, with the traffic that shows beside compute; how much of all is traffic."""
 
     forward: N
     backward: N
     again: N
-    launch_bound: N  # seconds of these that the device waits for the host
-    tensor: N
+    waits: N  # seconds of these that the device waits for the host
+    tensor: N  # seconds of these that are tensor-, context- and expert-parallel traffic
     context: N
     expert: N
 
@@ -44,15 +45,20 @@ def product_seconds(flops: N, parts: N, rate: N, rates: Rates) -> N:
     return flops / rate * (1 + rates.half / side)
 
 
+def narrow(width: N, rates: Rates) -> N:
+    """How much longer a product of attention takes on heads narrower than the usual size: exponentials do not shrink."""
+    return (1 + rates.head_half / width) / (1 + rates.head_half / WIDE)
+
+
 def op_seconds(op: Op, work_bytes: N, rates: Rates) -> tuple[N, N]:
     """Device seconds of an operation, forward and backward, for the part without collectives."""
-    moved = op.moved * work_bytes * rates.traffic / rates.memory
+    moved = (op.moved * work_bytes * rates.traffic + op.loose * rates.loose) / rates.memory
     forward, backward = moved, moved * rates.traffic_backward
     if op.name.endswith("norm"):
         extra = op.moved / 2 * rates.norm / rates.memory
         forward, backward = forward + extra, backward + extra
     if op.group == "attention":
-        flash = op.flops * CAUSAL / rates.attention
+        flash = op.flops * CAUSAL / rates.attention * narrow(op.width, rates)
         stored = op.scores * rates.score / rates.memory
         # stored scores are products of whole squares
         whole = np.where(op.scores > 0, op.flops / rates.attention, flash)
@@ -62,7 +68,7 @@ def op_seconds(op: Op, work_bytes: N, rates: Rates) -> tuple[N, N]:
         extra = op.passed * rates.routed / rates.memory
         forward, backward = forward + extra, backward + extra
     elif op.group == "scan":
-        scan = 2 * op.flops / rates.head
+        scan = rates.scan * (op.flops / rates.head + moved)
         forward, backward = forward + scan, backward + 2 * scan
     elif op.group:
         forward, backward = _product(op, rates, forward, backward)
@@ -76,14 +82,13 @@ def _product(op: Op, rates: Rates, forward: N, backward: N) -> tuple[N, N]:
     once = product_seconds(op.flops, op.parts, rate, rates)
     outputs, inputs = op.shapes[0]
     elements = outputs * inputs
-    per_token = op.flops / 2 / np.maximum(elements, 1)  # tokens, for experts those of one
-    if op.group == "experts":
-        per_token = per_token * op.parts
+    made = op.flops / 2 / np.maximum(inputs, 1)  # elements of the result
     casts = 0.0 if op.group in ("head", "router") else rates.cast / rates.memory
     kept = sum((saved.elements for saved in op.saved), 0)
-    forward = forward + once + kept * casts
-    backward = backward + (1 + rates.trained) * once / rates.matmul_backward
-    backward = backward + per_token * np.minimum(outputs, op.flops) * casts + elements * rates.accumulate / rates.memory
+    opened = elements * rates.dequantize / rates.memory if op.group == "matmul" else 0.0
+    forward = forward + once + kept * casts + opened
+    backward = backward + (1 + rates.trained) * once / rates.matmul_backward + opened
+    backward = backward + made * casts + elements * rates.accumulate / rates.memory
     if op.group == "head":
         logits = op.flops / 2 / inputs
         forward, backward = (
@@ -93,45 +98,50 @@ def _product(op: Op, rates: Rates, forward: N, backward: N) -> tuple[N, N]:
     return forward, backward
 
 
-def layer_seconds(block: Block, element: N, rates: Rates, groups: dict[str, Group]) -> Layer:
-    """Seconds of one layer of a kind."""
+def layer_seconds(block: Block, element: N, sharded: N, rates: Rates, groups: dict[str, Group]) -> Layer:
+    """Seconds of one layer of a kind; `element` bytes an activation, `sharded` 1 where its parameters are gathered for it."""
     forward: N = 0.0
     backward: N = 0.0
     again: N = 0.0
     launches: N = 0.0
     repeated: N = 0.0
-    routed = any(op.group == "experts" for op in block.ops)
     for op in block.ops:
         f, b = op_seconds(op, element, rates)
         forward, backward, again = forward + f, backward + b, again + op.again * f
-        launches = launches + op.launches
-        repeated = repeated + op.again * op.launches
-    if routed:
+        calls = op.launches + sum((comm.count for comm in op.comms if comm.phase == FORWARD), 0)
+        launches = launches + calls
+        repeated = repeated + op.again * calls
+    if any(op.group == "experts" for op in block.ops):
         launches = launches + rates.expert_launches
-    gaps = launches * rates.gap
-    host = launches * rates.launch
-    forward, backward = forward + gaps, backward + 2 * gaps
-    whole = longer(forward, host)
-    back = longer(backward, 1.3 * host)
-    redo = longer(again + repeated * rates.gap, repeated * rates.launch)
-    waits = whole - forward + back - backward
-    return Layer(whole, back, redo, waits, *_traffic(block, rates, groups))
+    if block.entering is not None:
+        launches = launches + rates.adapter_launches + sharded * rates.fsdp_launches
+    there, back, redo, by_axis = _traffic(block, rates, groups)
+    sent = launches * rates.launch
+    device = (forward + launches * rates.gap + there, backward + 2 * launches * rates.gap + back, again + redo)
+    whole = longer(device[0], sent)
+    behind = longer(device[1], rates.launch_backward * sent)
+    second = longer(device[2] + repeated * rates.gap, repeated * rates.launch)
+    waits = whole + behind + second - sum(device)
+    return Layer(whole, behind, second, waits, by_axis["tp"], by_axis["cp"], by_axis["ep"])
 
 
-def _traffic(block: Block, rates: Rates, groups: dict[str, Group]) -> tuple[N, N, N]:
-    """Seconds of a layer's own collectives that do not hide: tensor, context, expert."""
+def _traffic(block: Block, rates: Rates, groups: dict[str, Group]) -> tuple[N, N, N, dict[str, N]]:
+    """Seconds of a layer's own collectives that do not hide: in forward, in backward, in a second forward, and by axis."""
     shown = {"tp": rates.tp_shown, "cp": rates.cp_shown, "ep": rates.ep_shown}
-    total: dict[str, N] = {"tp": 0.0, "cp": 0.0, "ep": 0.0}
+    phases: dict[str, N] = {FORWARD: 0.0, BACKWARD: 0.0, "again": 0.0}
+    axes: dict[str, N] = {"tp": 0.0, "cp": 0.0, "ep": 0.0}
     for op in block.ops:
         for comm in op.comms:
             where = groups[comm.axis]
-            times = 1 + (op.again if comm.phase == FORWARD else 0)
             if comm.kind == "all_to_all":
                 seconds = all_to_all_seconds(where, comm.bytes, comm.count, rates)
             elif comm.kind == "p2p":
                 seconds = comm.bytes / where.bandwidth + comm.count * where.latency
             else:
                 seconds = ring_seconds(where, comm.bytes, comm.count, 2 if comm.kind == "all_reduce" else 1)
-            assert comm.phase in (FORWARD, BACKWARD)
-            total[comm.axis] = total[comm.axis] + times * seconds * shown[comm.axis]
-    return total["tp"], total["cp"], total["ep"]
+            seconds = seconds * shown[comm.axis]
+            phases[comm.phase] = phases[comm.phase] + seconds
+            again = op.again * seconds if comm.phase == FORWARD else 0.0
+            phases["again"] = phases["again"] + again
+            axes[comm.axis] = axes[comm.axis] + seconds + again
+    return phases[FORWARD], phases[BACKWARD], phases["again"], axes

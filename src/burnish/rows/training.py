@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping as Record
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from burnish.rows.cells import Cells, NotExpressed, read_table
 from burnish.rows.cluster import cluster_of
 from burnish.rows.mapping import degrees, mapping_of
 from burnish.rows.measured import Measured, measured_of, outcome_of
-from burnish.rows.model import NOTHING_BUT_LAYERS, model_of
+from burnish.rows.model import NOTHING_BUT_LAYERS, model_of, parameters_of
 from burnish.rows.rules import Facts, default, rule, stack_of, table, worded
 from burnish.rows.trust import reason
 from burnish.stack import Stack

@@ -48,6 +48,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             flops=op.flops // cp,
             backward=op.backward // cp,
             moved=op.moved // cp,
+            loose=op.loose // cp,
             scores=op.scores // cp,
             passed=op.passed // cp,
             saved=tuple(map(kept, op.saved)),

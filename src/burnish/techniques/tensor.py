@@ -55,6 +55,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             flops=op.flops // by,
             backward=op.backward // by,
             moved=op.moved // by,
+            loose=op.loose // by,
             scores=op.scores // by,
             saved=kept,
             transient=tuple(_kept(saved, mesh.tp, tokens) for saved in op.transient),
