@@ -10,11 +10,12 @@ import pytest
 
 import burnish.prove
 from burnish.ops import recompute
-from burnish.prove import checkpointing, claims, recipes, zero
+from burnish.prove import checkpointing, claims, mapping, recipes, zero
 from burnish.prove.claim import Verdict
 
 TITLES = {
     "checkpointing": "full: FLOPs 1.",
+    "mapping": "planner within 0.",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
 }
@@ -71,6 +72,20 @@ def test_another_stage_than_2_is_noticed(stage: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(zero, "STAGE", stage)
     with pytest.raises(AssertionError):
         check_holds(zero)
+
+
+@pytest.mark.sabotage
+def test_a_network_as_fast_as_the_links_of_a_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "NODES", mapping.ONE_DOMAIN)
+    with pytest.raises(AssertionError):
+        check_holds(mapping)
+
+
+@pytest.mark.sabotage
+def test_sums_of_tensor_parallelism_left_out_of_the_count_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "HALVES", mapping.HALVES // 2)
+    with pytest.raises(AssertionError):
+        check_holds(mapping)
 
 
 @pytest.mark.sabotage
