@@ -83,10 +83,11 @@ def _kind(values: Mapping[str, Any], where: str) -> str:
         if kind in names:
             raise UserError(f"{where}: {kind} is {what}")
     if kind is None and (diffusers := values.get("_class_name")):
-        raise UserError(f"{where}: {str(diffusers)[:60]} is a diffusion model's part, not a decoder of text")
-    first = str(next(iter(values.get("architectures") or ()), ""))
+        raise UserError(f"{where}: {str(diffusers)[:60]!r} is a diffusion model's part, not a decoder of text")
+    listed = values.get("architectures")
+    first = str(listed[0]) if isinstance(listed, list) and listed else ""
     if (what := next((what for ending, what in ENDINGS.items() if first.endswith(ending)), None)) is not None:
-        raise UserError(f"{where}: {first[:60]} is {what}")
+        raise UserError(f"{where}: {first[:60]!r} is {what}")
     if not isinstance(stated, str):
         raise UserError(f"{where}: model_type is missing; it names the kind of model, such as 'llama'")
     raise UserError(f"{where}: model_type {stated[:60]!r} is not known; {nearest(stated, kinds)}")

@@ -40,7 +40,7 @@ def read(path: Path) -> Machine:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"cluster {path}: no such file; burnish hardware probe --save {path} writes one") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"cluster {path}: not readable as TOML ({' '.join(str(error).split())})") from None
     _known(values, FIELDS, f"{path}")
     if "chip" not in values:
