@@ -139,6 +139,15 @@ BARS = (
         "bench/new_technique.py",
         ("a technique added from the docs alone: files, rows and tests", "pieces", None, 3, ""),
     ),
+    *_rows(
+        "planner",
+        "plan_speed",
+        "bench/plan_speed.py",
+        ("search: 70B on 64 GPUs", "search_seconds_70b_64", None, 0.2, "s"),
+        ("search: 405B on 16,384 GPUs", "search_seconds_405b_16384", None, 1.0, "s"),
+        ("search: 671B, mixture of experts, on 2,048 GPUs", "search_seconds_671b_2048", None, 1.0, "s"),
+        ("burnish plan: 70B on 64 GPUs, a fresh process", "command_seconds_70b_64", None, 1.0, "s"),
+    ),
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from burnish.errors import UserError
+from burnish.mapping import Mapping
 from burnish.planner.candidates import SPLIT_FROM
 from burnish.planner.choice import Choice, choice, choices, named_value
 from burnish.planner.explain import Why, compared, over, reasons, rejected
@@ -36,7 +37,7 @@ class ModelPlan:
     pareto: tuple[Choice, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     why_not: tuple[WhyNot, ...] = ()
-    unsplit: Choice | None = None  # the pick without ZeRO, where states were asked to shrink
+    stages: tuple[Choice, ...] = ()  # the pick at each ZeRO stage, where states were asked to shrink
     ignored: Table[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     considered: int = 0
@@ -80,7 +81,7 @@ def _fitting(asked: Request, found: Found) -> ModelPlan:
         alternatives=(*others, *(other for other in near if other.mapping not in seen)),
         why=tuple(why),
         pareto=tuple(of(index) for index in pareto(found)),
-        unsplit=choices(asked, [replace(pick.mapping, zero=0, shard=0)])[0] if asked.must_shrink else None,
+        stages=tuple(choices(asked, [at_stage(pick, zero) for zero in range(4)] if asked.must_shrink else [])),
         ignored=ignored(asked, pick),
         notes=notes(asked),
         considered=found.considered,
@@ -176,6 +177,11 @@ def notes(asked: Request) -> tuple[str, ...]:
     if most and asked.seq > most:
         found.append(f"{asked.seq} tokens are more than the {most} that {asked.model.name} was made for")
     return tuple(found)
+
+
+def at_stage(pick: Choice, zero: int) -> Mapping:
+    """The pick's mapping at another ZeRO stage."""
+    return replace(pick.mapping, zero=zero, shard=pick.mapping.shard if zero else 0)
 
 
 def split_kinds(zero: int) -> Sequence[str]:

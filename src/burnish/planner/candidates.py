@@ -71,10 +71,15 @@ def _tried(asked: Request, key: str, value: int, worth: bool) -> bool:
 def stages(asked: Request, d: Degrees) -> list[int]:
     """ZeRO stages that shrink what must shrink; one data-parallel rank splits nothing."""
     least = max((SPLIT_FROM[state] for state in asked.must_shrink), default=0)
-    most = 3 if asked.forward_gather else 2
+    most = max(z for z in range(4) if asked.forward_gather or not gathers_forward(z))
     if d.dp * d.cp == 1:
         return [] if least else [asked.fix.get("zero", 0)]
     return [z for z in range(least, most + 1) if _tried(asked, "zero", z, True)]
+
+
+def gathers_forward(zero: int) -> bool:
+    """Whether a ZeRO stage gathers parameters in every forward: only where ranks hold parts of them."""
+    return zero >= SPLIT_FROM["parameters"]
 
 
 def recompute(asked: Request) -> list[int]:

@@ -8,6 +8,7 @@ from burnish import __version__
 from burnish.hardware import GIB
 from burnish.parameters import active_parameters, parameters
 from burnish.planner.answer import ModelPlan, WhyNot, split_kinds
+from burnish.planner.candidates import gathers_forward
 from burnish.planner.choice import Choice, named
 from burnish.planner.commands import command
 from burnish.planner.explain import Why
@@ -119,18 +120,18 @@ def _why_not(asked: WhyNot) -> dict[str, Any]:
 
 
 def shrunk(plan: ModelPlan) -> dict[str, Any] | None:
-    """States of the fullest stage before and after ZeRO, where they were asked to shrink."""
-    if plan.unsplit is None or plan.pick is None:
+    """States of the pick's fullest stage at each ZeRO stage, where they were asked to shrink."""
+    if not plan.stages or plan.pick is None:
         return None
     stage, zero = plan.pick.owner, int(plan.pick.mapping.zero)
-    sides = (("before", plan.unsplit), ("after", plan.pick))
-    sizes = {side: {state: choice.stages[stage].get(state, 0.0) / GIB for state in STATES} for side, choice in sides}
+    sizes = [{state: other.stages[stage].get(state, 0.0) / GIB for state in STATES} for other in plan.stages]
     return {
         "asked": list(plan.request.must_shrink),
         "forward_gather_allowed": plan.request.forward_gather,
         "zero": zero,
         "splits": list(split_kinds(zero)),
         "stage": stage,
-        "forward_gathers": zero == 3,
-        "memory_gib": sizes,
+        "forward_gathers": gathers_forward(zero),
+        "memory_gib": {"before": sizes[0], "after": sizes[zero]},
+        "by_zero": [{"zero": k, **size, "forward_gathers": gathers_forward(k)} for k, size in enumerate(sizes)],
     }

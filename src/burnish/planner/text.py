@@ -12,7 +12,7 @@ from burnish.planner.choice import Choice, in_words, named_value
 from burnish.planner.commands import command
 from burnish.planner.pricing import capacity
 from burnish.planner.record import shrunk, uncalibrated
-from burnish.planner.request import Request
+from burnish.planner.request import STATES, Request
 from burnish.units import show
 
 WIDTH, COLUMN = 100, 22
@@ -117,10 +117,13 @@ def states(plan: ModelPlan) -> Iterator[str]:
     if found is None:
         return
     gathers = "gathers parameters in forward" if found["forward_gathers"] else "no all-gather in forward"
-    yield from ("", f"ZeRO stage {found['zero']} splits {' and '.join(found['splits'])}; {gathers}")
-    sizes = found["memory_gib"]
-    for state, before in sizes["before"].items():
-        yield f"  {state:<12}{before:8.1f} GiB without, {sizes['after'][state]:8.1f} GiB with it"
+    where = f" on stage {found['stage']}" if plan.pick and plan.pick.mapping.pp > 1 else ""
+    yield from ("", f"ZeRO stage {found['zero']} splits {' and '.join(found['splits'])}; {gathers}; GiB{where}:")
+    yield "    ZeRO" + "".join(f"{state:>12}" for state in STATES) + "  all-gathers in forward"
+    for row in found["by_zero"]:
+        mark = ">" if row["zero"] == found["zero"] else " "
+        often = "each layer, each micro batch" if row["forward_gathers"] else "none"
+        yield f"{mark}{row['zero']:>7}" + "".join(f"{row[state]:>12.1f}" for state in STATES) + f"  {often}"
 
 
 def table(plan: ModelPlan, pick: Choice) -> Iterator[str]:
