@@ -162,6 +162,32 @@ def test_the_verbs_print_tables_and_json(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out)["cluster"] == "here"
 
 
+def test_the_page_has_every_figure_and_source() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hardware.md").read_text(encoding="utf-8")
+    rows = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in page.splitlines()
+        if line.startswith("| `")
+    }
+    for key, found in chips().items():
+        listed = next(line for line in page.splitlines() if line.startswith(f"| `{key}` | ") and line.count("|") == 15)
+        cells = [cell.strip() for cell in listed.split("|")[2:-1]]
+        rates = [found.flops.get(form, 0.0) for form in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")]
+        assert cells[:2] == [f"{found.memory / GIB:.1f}", f"{found.bandwidth / 1e12:.3g}"]
+        assert cells[2:8] == [f"{rate / 1e12:.5g}" if rate else "\u2013" for rate in rates]
+        assert cells[8:] == [
+            found.architecture,
+            f"{found.per_node} / {found.domain or found.per_node}",
+            found.link,
+            found.network,
+            "yes" if found.calibrated else "no",
+        ]
+        assert f"| `{key}` | {found.source} |" in page
+    for name, row in links().items():
+        rate = row.get("gbyte") or f"{row['node_gbit']} Gb/s a node"
+        assert rows[f"`{name}`"] == [str(rate), f"{row['latency'] * 1e6:.0f}", row["source"]]
+
+
 def test_naming_hardware_loads_no_torch() -> None:
     code = (
         "import sys; from burnish.cli import code_of; code_of(['hardware', 'list']); assert 'torch' not in sys.modules"
