@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish import hardware
+from burnish import hardware, machine_probe
 from burnish.cli import code_of
 from burnish.cluster import cluster
 from burnish.errors import UserError
@@ -113,6 +113,21 @@ def test_what_a_probe_found_reads_back_as_it_was(tmp_path: Path) -> None:
     assert (made.per_node, made.link.bandwidth, made.link.latency, made.link.name) == (2, 2.2e10, 1.8e-5, "pcie4")
     assert (made.chip.flops, made.chip.launch, made.network.name) == (found.flops, 4.5e-6, "ethernet-25")
     assert made.chip.memory == pytest.approx(card.memory, rel=1e-3)
+
+
+def test_an_unheard_of_card_is_of_the_generation_of_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_probe, "graphics", list)
+    for capability, generation in (
+        ((7, 0), "volta"),
+        ((7, 5), "turing"),
+        ((8, 6), "ampere"),
+        ((8, 9), "ada"),
+        ((12, 0), "blackwell"),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
+        made = machine_probe._kin(hardware.Chip("Unheard Of", 2.0**34), "cuda")
+        assert (made.architecture, made.link) == (generation, "pcie4")
+    assert machine_probe._kin(hardware.Chip("NVIDIA H200", 143771 * 2.0**20), "cuda").key == "h200"
 
 
 def test_a_device_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
