@@ -53,9 +53,12 @@ class Stack:
     output_copies: float = 0  # bytes an element of the attention output kept twice
     token_copies: float = 0  # bytes an element of a layer's tokens that code between operations keeps
     act_copies: float = 0  # bytes an element of a feed-forward activation's input kept beside it
+    loose_copies: float = 0  # ... where several kernels make the activation, for an element of its input
     kept_input: float = 2  # bytes an element of the input a recomputed layer keeps; 0 = kept in host memory
     logits_held: float = 0  # share of the loss's logits still there while layers run again
     merged: int = 0  # float32 masters are the parameters; 16-bit copies are made from them
+    flat_gradients: int = 0  # gradients stand in buffers of their own between steps
+    weight_casts: float = 0  # bytes of low-precision copies of a weight, both ways round, that stay between steps
     step_gradient: float = 0  # bytes of a float32 gradient made for the optimizer, an owned parameter
     step_copies: float = 0  # copies of a moment that the optimizer's arithmetic makes
     bucket_gib: float = 0  # communication buffers of an engine that flattens, at most
