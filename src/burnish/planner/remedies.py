@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from burnish.errors import UserError
+from burnish.job import TRAINED
 from burnish.mapping import OFFLOAD
 from burnish.planner.choice import Choice, choice
 from burnish.planner.request import Request
@@ -13,6 +14,7 @@ from burnish.planner.search import search
 
 DOUBLINGS = 8  # how often nodes are doubled, sequences and batches halved
 SHORTEST = 128  # tokens
+ADAPTER_RANK = 16
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ def ladders(asked: Request) -> Iterator[list[tuple[str, Request]]]:
             (f"--fix offload={name}", replace(asked, fix={**asked.fix, "offload": OFFLOAD.index(name)}))
             for name in OFFLOAD[1:]
         ]
+    if asked.trained == "all" and not asked.runnable:
+        adapters = [(kind, replace(asked, trained=kind, lora_rank=ADAPTER_RANK)) for kind in TRAINED[1:]]
+        yield [(f"--trained {kind} --lora-rank {ADAPTER_RANK}", changed) for kind, changed in adapters]
     there = asked.cluster
     more = [replace(there, nodes=there.nodes * 2**k) for k in range(1, DOUBLINGS + 1)]
     yield [(f"{c.nodes} nodes of {c.per_node} instead of {there.nodes}", replace(asked, cluster=c)) for c in more]

@@ -85,8 +85,9 @@ def picked(plan: ModelPlan, pick: Choice) -> Iterator[str]:
     yield f"pick: {in_words(m)}"
     yield f"  predicted   {figures(asked, pick)}"
     mfu = f", MFU {100 * pick.mfu:.1f} %" if pick.mfu else ""
-    micro_batches = asked.batch // (int(m.dp) * int(m.micro_batch))
-    yield f"  speed       {plain(pick.tokens_per_second, 'tokens/s')}{mfu}, {micro_batches} micro batches"
+    count = asked.batch // (int(m.dp) * int(m.micro_batch))
+    micro_batches = f"{count} micro batch{'' if count == 1 else 'es'}"
+    yield f"  speed       {plain(pick.tokens_per_second, 'tokens/s')}{mfu}, {micro_batches}"
     yield f"  network     {plain(pick.cross_node_bytes, 'bytes')} a step over {asked.cluster.network.name}, all ranks"
     parts = [f"{cause} {plain(seconds, 'seconds')}" for cause, seconds in _largest(pick.parts)]
     yield from wrapped("  time        ", ", ".join(parts))
