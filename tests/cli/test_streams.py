@@ -97,3 +97,17 @@ def test_a_signal_while_tokenizing_is_one_line(number: signal.Signals, tmp_path:
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("cache/.*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_exporting_is_one_line(number: signal.Signals) -> None:
+    code = (
+        "import time, burnish.finished as finished; from burnish.cli import main; "
+        "finished.export = lambda *_: (print('exporting', flush=True), time.sleep(60)); main(['export', 'run'])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "exporting\n"
+    process.send_signal(number)
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (128 + number, "burnish: stopped\n")
