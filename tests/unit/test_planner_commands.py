@@ -45,7 +45,7 @@ def test_megatron_is_told_every_axis() -> None:
     assert said["--recompute-granularity"] == "full"
     assert (said["--fp8-format"], said["--fp8-recipe"]) == ("hybrid", "tensorwise")
     assert (said["--num-layers"], said["--hidden-size"], said["--num-query-groups"]) == ("80", "8192", "8")
-    assert {"--sequence-parallel", "--use-distributed-optimizer", "--swiglu"} <= set(said)
+    assert {"--sequence-parallel", "--use-distributed-optimizer", "--swiglu", "--overlap-grad-reduce"} <= set(said)
     assert "--use-megatron-fsdp" not in said
 
 

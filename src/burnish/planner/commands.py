@@ -1,7 +1,7 @@
 """Commands: what another stack would be started with for a mapping, and which mappings it can be told.
 
-Options of Megatron-LM (core 0.14) and of torchtitan (0.2, started by torchrun). What only the user knows stays a word in
-capitals: data, tokenizer, the address of the first node.
+Options of Megatron-LM (core 0.15) and of torchtitan (0.2, started by torchrun). What the stack's profile says is overlapped or
+fused is asked for. What only the user knows stays a word in capitals: data, tokenizer, the address of the first node.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def _wrapped(options: Iterator[Option]) -> Iterator[str]:
 
 def megatron(asked: Request, m: Mapping) -> Iterator[Option]:
     """Options of Megatron-LM's `pretrain_gpt.py`."""
+    stack = asked.profile
     yield from (
         ("--seq-length", asked.seq),
         ("--max-position-embeddings", max(asked.seq, int(asked.model.max_positions))),
@@ -85,6 +86,11 @@ def megatron(asked: Request, m: Mapping) -> Iterator[Option]:
         (m.zero > 1, ("--use-megatron-fsdp", True)),
         (m.zero > 1, ("--data-parallel-sharding-strategy", "optim_grads_params" if m.zero == 3 else "optim_grads")),
         (m.zero > 1, ("--ckpt-format", "fsdp_dtensor")),
+        (m.zero > 1, ("--no-gradient-accumulation-fusion", True)),
+        (m.zero and stack.dp_overlap, ("--overlap-grad-reduce", True)),
+        (m.zero and stack.dp_overlap, ("--overlap-param-gather", True)),
+        (m.sp and m.tp > 1 and stack.tp_overlap, ("--tp-comm-overlap", True)),
+        (stack.fused_loss, ("--cross-entropy-loss-fusion", True)),
         (m.recompute == RECOMPUTE.index("attention"), ("--recompute-granularity", "selective")),
         (m.recompute == RECOMPUTE.index("full"), ("--recompute-granularity", "full")),
         (m.recompute == RECOMPUTE.index("full"), ("--recompute-method", "uniform")),
