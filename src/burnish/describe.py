@@ -93,7 +93,7 @@ def linear(name: str, tokens: N, inputs: N, outputs: N, keeps: str = "", split: 
     """y = x W^T: 2 T in out FLOPs, twice that backward. `keeps` names the saved input; layers that share it name it once."""
     flops = 2 * tokens * inputs * outputs
     kept = Saved(keeps, ACTIVATION, tokens * inputs, COLUMN if split == ROW else "tokens")
-    return Op(name, ((outputs, inputs),), flops, 2 * flops, (kept,) if keeps else (), group="matmul", split=split)
+    return Op(name, ((outputs, inputs),), flops, 2 * flops, (kept,) if keeps else (), group="matmul", split=split, made=tokens * outputs)
 
 
 def norm(name: str, tokens: N, size: N) -> Op:
@@ -156,9 +156,9 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
     attending = pick(sizes.attention_layers >= 0, sizes.attention_layers, dense + routed)
     if has(sizes.mixer_layers):
         kinds = (
-            ("attending", attending, attention_part(sizes, shapes, T)),
+            ("attending", attending + sizes.mtp, attention_part(sizes, shapes, T)),
             ("mixing", sizes.mixer_layers, mixer_part(sizes, T)),
-            ("routed", routed, expert_part(sizes, T)),
+            ("routed", routed + sizes.mtp, expert_part(sizes, T)),
             ("dense", dense, dense_part(sizes, T)),
         )
     else:
@@ -169,8 +169,10 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
     for name, count, ops in kinds:
         if name == "layer" or has(count):
             blocks.append(Block(name, count, ops, entering=ops[0].saved[0]))
-    final = (norm("norm", T, sizes.hidden), head(T, sizes, stack))
-    blocks.append(Block("head", 1 + sizes.mtp, final) if has(sizes.mtp) else Block("head", 1, final))
+    last = head(T, sizes, stack)
+    if has(sizes.mtp):
+        blocks.append(Block("further", sizes.mtp, further_part(sizes, T, last)))
+    blocks.append(Block("head", 1, (norm("norm", T, sizes.hidden), last)))
     return Work(tuple(blocks), shapes.micro, T, shapes.step_rows * shapes.seq)
 
 
@@ -255,7 +257,7 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
         flops = 2 * sent * inputs * outputs
         saved = (Saved(keeps, ACTIVATION, sent * inputs, EXPERT),)
         shape = ((model.experts * outputs, inputs),)
-        return Op(name, shape, flops, 2 * flops, saved, group="experts", split=EXPERT, parts=model.experts)
+        return Op(name, shape, flops, 2 * flops, saved, group="experts", split=EXPERT, parts=model.experts, made=sent * outputs)
 
     return (
         norm("mlp_norm", T, H),
@@ -283,6 +285,13 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
         linear("shared_down", T, shared, H, keeps="product", split=ROW),
         residual("mlp_sum", T, H),
     )
+
+
+def further_part(model: Architecture, T: N, last: Op) -> tuple[Op, ...]:
+    """What predicts one token further (DeepSeek-V3, arXiv 2412.19437, section 2.2) beside a layer of its own: hidden states
+    and embeddings joined, and the loss once more, through the same head."""
+    H = model.hidden
+    return norm("join_norm", T, 2 * H), linear("join", T, 2 * H, H, keeps="joined", split="tokens"), replace(last, shapes=())
 
 
 def mixer_part(model: Architecture, T: N) -> tuple[Op, ...]:
@@ -318,7 +327,7 @@ def head(tokens: N, model: Architecture, stack: Stack) -> Op:
     if not has(stack.chunked_loss):
         saved = (Saved("input", ACTIVATION, tokens * hidden),)
         logits = Saved("logits", "logit", tokens * vocab, COLUMN)
-        return Op("head", weight, product, 2 * product, saved, (logits,), group="head", split=COLUMN)
+        return Op("head", weight, product, 2 * product, saved, (logits,), group="head", split=COLUMN, made=tokens * vocab)
     rows = pick(tokens > CHUNK, CHUNK, tokens) * vocab
     transient = (
         Saved("logits", STATISTIC, rows),
@@ -329,4 +338,4 @@ def head(tokens: N, model: Architecture, stack: Stack) -> Op:
         Saved("hidden gradient", ACTIVATION, tokens * hidden),
         Saved("weight gradient", ACTIVATION, vocab * hidden),
     )
-    return Op("head", weight, 3 * product, 0, saved, transient, group="head", split=COLUMN)
+    return Op("head", weight, 3 * product, 0, saved, transient, group="head", split=COLUMN, made=tokens * vocab)

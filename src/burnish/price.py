@@ -102,7 +102,7 @@ def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> 
         "pipeline bubble": wait,
         "pipeline sends": sends,
         "data": shown.max(axis=0),
-        "optimizer": update + r.step,
+        "optimizer": update + tensors(staged).max(axis=0) * r.tensor + r.step,
     }
     return Step(sum(causes.values()), causes, crossing_bytes(staged, dense, routed, mapping, around, r))
 
@@ -171,6 +171,11 @@ def send_seconds(work: Work, mapping: Mapping, where: Group, r: Rates) -> N:
 
 def _width(work: Work) -> N:
     return work.blocks[-1].ops[0].shapes[0][0]
+
+
+def tensors(work: Work) -> N:
+    """Parameter tensors of a rank."""
+    return sum(block.layers * len(op.shapes) for block in work.blocks for op in block.ops) + 0 * work.blocks[0].layers
 
 
 def parameters(work: Work) -> tuple[N, N]:

@@ -21,6 +21,10 @@ from burnish.stack import Stack
 FORMAT = {"fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 
 
+# A machine's own figures are what its products and copies reach, not what a data sheet promises.
+MEASURED = {"memory": 1.0, **{f"matmul.cpu.{form}": 1.0 for form in ("fp32", "bf16", "fp16")}}
+
+
 @dataclass(frozen=True)
 class Rates:
     """What one job's work runs at; each a number, or an array with one entry per job."""
@@ -51,6 +55,7 @@ class Rates:
     gap: N  # seconds between kernels on the device
     expert_launches: N  # kernels a routed layer launches beside those described
     update: N  # bytes a parameter moves in the optimizer's step
+    tensor: N  # seconds a parameter tensor takes in the optimizer's step where each is distributed by itself
     step: N  # seconds a step takes beside all else
     trained: N  # 1 where weights get gradients
     link: N  # byte/s of the fast link
@@ -105,6 +110,9 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
     chip = cluster.chip
     kind = chip.architecture
 
+    if chip.measured:
+        c = {**c, **MEASURED}
+
     def first(*names: str) -> float:
         return next(c[name] for name in names if name in c)
 
@@ -153,6 +161,7 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
         gap=c["gap"],
         expert_launches=c["expert_launches"] * routing,
         update=0.0 if frozen or layers_only else c["update.eager" if stack.eager else "update.fused"],
+        tensor=c["update.tensor"] if stack.per_parameter else 0.0,
         step=0.0 if layers_only else c["step.eager" if stack.eager else "step"],
         trained=0.0 if frozen else 1.0,
         link=cluster.link.bandwidth * first(f"link.{kind}", "link"),
@@ -167,7 +176,7 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
         ep_shown=c["shown.ep"] * routing,
         pp_shown=c["shown.pp"],
         fsdp_launches=c["fsdp_launches"] if stack.eager and stack.kind in ("fsdp", "plain") else 0.0,
-        fsdp=c["fsdp.per_parameter" if stack.per_parameter else "fsdp"],
+        fsdp=c["fsdp"],
         whole=stack.whole_reduce,
         reduce=0.0 if frozen else stack.gradient,
         gather=0.5 if job.trained == "qlora" else stack.parameter,

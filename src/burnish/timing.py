@@ -80,21 +80,16 @@ def _product(op: Op, rates: Rates, forward: N, backward: N) -> tuple[N, N]:
         op.group, rates.matmul
     )
     once = product_seconds(op.flops, op.parts, rate, rates)
-    outputs, inputs = op.shapes[0]
-    elements = outputs * inputs
-    made = op.flops / 2 / np.maximum(inputs, 1)  # elements of the result
+    elements = sum((shape[0] * shape[1] for shape in op.shapes), 0)
     casts = 0.0 if op.group in ("head", "router") else rates.cast / rates.memory
     kept = sum((saved.elements for saved in op.saved), 0)
     opened = elements * rates.dequantize / rates.memory if op.group == "matmul" else 0.0
     forward = forward + once + kept * casts + opened
     backward = backward + (1 + rates.trained) * once / rates.matmul_backward + opened
-    backward = backward + made * casts + elements * rates.accumulate / rates.memory
+    backward = backward + op.made * casts + elements * rates.accumulate / rates.memory
     if op.group == "head":
-        logits = op.flops / 2 / inputs
-        forward, backward = (
-            forward + logits * rates.logit / 3 / rates.memory,
-            backward + logits * rates.logit * 2 / 3 / rates.memory,
-        )
+        passes = op.made * rates.logit / rates.memory
+        forward, backward = forward + passes / 3, backward + passes * 2 / 3
     return forward, backward
 
 

@@ -72,6 +72,7 @@ class Op:
     moved: N = 0  # bytes that a forward without products reads and writes, in a stack that fuses what can be fused
     loose: N = 0  # elements of what stacks run as several kernels (an activation without a gate)
     scores: N = 0  # attention scores written to memory, elements
+    made: N = 0  # elements of a product's result
     width: N = 128  # size of an attention head
     passed: N = 0  # elements that other ranks need of it: keys and values, routed tokens
     parts: N = 1  # separate products that `flops` are divided among (experts)

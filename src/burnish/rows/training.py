@@ -148,9 +148,15 @@ def _global_batch(cells: Cells, facts: Facts, mapping: Mapping, seq: int) -> int
 
 
 def _timed(cells: Cells, setting: Setting) -> Setting | None:
-    """The setting whose time was measured where rows were padded to a longest sample but most are shorter."""
+    """The setting whose time was measured where a data set's longest sample is stated but most are shorter.
+
+    A micro-batch is padded to its longest sample: of n exponential lengths that is the mean times 1 + 1/2 + ... + 1/n.
+    """
     rules = table()["timed"]
-    if not cells.found("notes", rules["longest"]) or int(setting.job.seq) <= rules["tokens"]:
+    if not cells.found("notes", rules["longest"]):
         return None
-    cells.assume(f"time of samples of {rules['tokens']} tokens: {rules['why']}")
-    return replace(setting, job=replace(setting.job, seq=rules["tokens"]))
+    tokens = round(rules["tokens"] * sum(1 / k for k in range(1, int(setting.mapping.micro_batch) + 1)))
+    if int(setting.job.seq) <= tokens:
+        return None
+    cells.assume(f"time of samples of {tokens} tokens: {rules['why']}")
+    return replace(setting, job=replace(setting.job, seq=tokens))

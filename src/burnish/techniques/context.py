@@ -51,6 +51,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             loose=op.loose // cp,
             scores=op.scores // cp,
             passed=op.passed // cp,
+            made=op.made // cp,
             saved=tuple(map(kept, op.saved)),
             transient=tuple(map(kept, op.transient)),
             comms=op.comms + _ring(op, work, cp),

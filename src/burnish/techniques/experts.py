@@ -52,6 +52,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             moved=op.moved // mesh.tp,
             loose=op.loose // mesh.tp,
             passed=op.passed // mesh.tp,
+            made=op.made // mesh.tp,
             parts=np.maximum(op.parts // mesh.ep, 1) if op.group == "experts" else op.parts,
             saved=kept,
             comms=op.comms + _sent(op, work, mesh),

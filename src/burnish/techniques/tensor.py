@@ -57,6 +57,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             moved=op.moved // by,
             loose=op.loose // by,
             scores=op.scores // by,
+            made=op.made // (1 if op.split == ROW else by),
             saved=kept,
             transient=tuple(_kept(saved, mesh.tp, tokens) for saved in op.transient),
             comms=op.comms + _comms(op, block, work, mesh, sequence),
