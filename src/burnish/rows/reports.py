@@ -50,6 +50,8 @@ def translated(cells: Cells) -> dict[str, str]:
     micro, accumulated = _degree(cells, "micro_batch"), _degree(cells, "grad_accum")
     if pp > 1 and "split in micro batches" in notes:
         micro, accumulated = 1, micro * accumulated
+    if "row-batch" in notes:  # its length is that of all rows of a micro batch together
+        micro = 1
     lora = cells.text(LORA).lower()
     trained = "pretrain" if not lora.startswith("yes") else "finetune-qlora" if _quantized(cells) else "finetune-lora"
     made = {
