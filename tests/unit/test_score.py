@@ -17,6 +17,7 @@ from burnish import score
 from burnish.errors import UserError
 from burnish.rows.training import Setting
 from burnish.score.blocks import kendall_tau
+from burnish.score.lines import Line
 from burnish.score.prices import Prices
 
 ALWAYS = 2.0  # seconds that the stand-in for the model predicts, times tp
@@ -105,6 +106,18 @@ def test_means_over_sources_and_over_named_groups(tmp_path: Path, predicted: Non
     overall = scored(tmp_path, *many, *few)["overall"]
     assert (overall["sources_counted"], overall["mean_over_sources_pct"]) == (1, pytest.approx(20))
     assert overall["subsets"]["llm-foundry"] == {"rows": 9, "time_mean_pct": pytest.approx(20), "aim_pct": 5}
+
+
+def test_test_runs_count_as_close_by_megabytes_or_percent() -> None:
+    labels = (("source", "tests"), ("family", "gpt"), ("layers", "engine"))
+    bytes_of = {"near": (1.03e9, 1e9), "small": (9e7, 1e8), "far": (1.05e9, 1e9)}
+    lines = [Line(id=name, source="tests", labels=labels, allocated=pair) for name, pair in bytes_of.items()]
+    lines.append(Line(id="odd", source="tests", labels=labels, why_not="an encoder"))
+    overall = score.record(lines, [])["overall"]
+    dense = overall["memory_groups"]["dense, Transformer Engine"]
+    assert (dense["rows"], dense["within_pct"], dense["beyond"]) == (3, pytest.approx(66.67), ["far"])
+    assert overall["memory_mean_pct"] == pytest.approx((3 + 10 + 5) / 3, abs=1e-3)
+    assert overall["memory_median_mb"] == 30
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "id,model,gpu\n1,x,y\n"])

@@ -16,7 +16,7 @@ from burnish.rows.lint import Finding, impossible, lint
 from burnish.rows.reports import OUTCOME, read_reports
 from burnish.rows.rules import table
 from burnish.rows.training import NEEDED, read_rows
-from burnish.score import text
+from burnish.score import ci, text
 from burnish.score.blocks import block, errors
 from burnish.score.lines import DISTRUSTED, FIRST_HAND, INCOMPLETE, SECOND_HAND, Line, lines_of
 from burnish.score.prices import prices
@@ -48,14 +48,16 @@ def shown(path: Path | str, as_json: bool = False, each: bool = False, assumed: 
 def judged(path: Path | str) -> tuple[list[Line], list[Finding]]:
     """Each row beside its prediction, and the lint; the columns of a file tell its kind."""
     columns, _ = read_table(path)
+    if ci.ALLOCATED in columns:
+        return ci.lines(path), []
     if OUTCOME in columns:
         rows = read_reports(path)
     elif set(NEEDED) <= set(columns):
         rows = read_rows(path)
     else:
         raise UserError(
-            f"{path}: no kind of table that can be scored; needed are the columns {', '.join(NEEDED)} (training rows) "
-            f"or {OUTCOME} (reports)"
+            f"{path}: no kind of table that can be scored; needed are the columns {', '.join(NEEDED)} (training rows), "
+            f"{ci.ALLOCATED} (memory of test runs) or {OUTCOME} (reports)"
         )
     findings = lint(rows)
     # Whether a report can be is what is asked of it, so the lint keeps none of them out.
@@ -113,6 +115,7 @@ def _means(lines: Sequence[Line], sources: dict[str, dict[str, Any]]) -> dict[st
             for row in bars["subset"]
             if (members := [line for line in lines if line.seconds and _belongs(line, row)])
         },
+        "memory_groups": ci.groups(lines),
     }
 
 

@@ -66,6 +66,12 @@ def _means(overall: dict[str, Any]) -> Iterator[str]:
     for name, made in overall["subsets"].items():
         met = "met" if made["time_mean_pct"] <= made["aim_pct"] else "missed"
         yield f"  {name:<40}{made['time_mean_pct']:>6.1f} % of {made['rows']} rows; aim {made['aim_pct']} %, {met}"
+    for name, made in overall["memory_groups"].items():
+        met = "met" if made["within_pct"] >= made["aim_pct"] else "missed"
+        yield (
+            f"  {name:<28}{made['within_pct']:>6.1f} % of {made['rows']} rows within {made['within']}; "
+            f"aim {made['aim_pct']} %, {met}"
+        )
 
 
 def _reasons(record: dict[str, Any]) -> Iterator[str]:
