@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-N = int | np.ndarray
+N = float | np.ndarray  # an int counts as a float
 
 
 def pick(condition: Any, yes: N, no: N) -> N:
