@@ -15,8 +15,8 @@ from burnish.cluster import Cluster
 from burnish.hardware import Chip
 from burnish.job import Job
 from burnish.mapping import Mapping
+from burnish.memory import sizes_of, stage_memory
 from burnish.mesh import N, pick
-from burnish.price import layout, parameters, shapes_of
 from burnish.price import price as step_price
 from burnish.price import price_many as price_many
 from burnish.stack import Stack
@@ -87,21 +87,5 @@ def price(job: Job, mapping: Mapping, cluster: Cluster, stack: Stack) -> Price:
 
 def memory_of(job: Job, mapping: Mapping, cluster: Cluster, stack: Stack) -> dict[str, N]:
     """Bytes by kind on the first, second and last stage of each candidate."""
-    _, staged = layout(job.model, shapes_of(job, mapping, stack), mapping, stack)
-    dense, routed = parameters(staged)
-    shards = np.maximum(mapping.dp * mapping.cp, 1)
-    own = np.maximum(shards * mapping.tp // (mapping.ep * mapping.etp), 1)
-
-    def state(size: float, from_stage: int) -> N:
-        split = np.asarray(mapping.zero) >= from_stage
-        return size * (dense / np.where(split, shards, 1) + routed / np.where(split, own, 1))
-
-    saved = saved_bytes(staged) * staged.flight
-    return {
-        "parameters": state(stack.parameter, 3),
-        "gradients": state(stack.gradient, 2),
-        "optimizer": state(stack.optimizer, 1),
-        "activations": saved + 0 * dense,
-        "logits": transient_bytes(staged) * (np.asarray(staged.blocks[-1].layers) > 0),
-        "reserve": RESERVE * (saved + 0 * dense),
-    }
+    sizes = sizes_of(job, stack, cluster.chip)
+    return stage_memory(job.model, (job.seq, job.global_batch), mapping, sizes, stack.balanced)
