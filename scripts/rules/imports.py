@@ -18,7 +18,7 @@ LAYERS = (
     ("ops", "data", "describe", "reported", "layout"),
     ("techniques",),
     ("passes",),
-    ("recipe", "recipes", "recipe_files", "simulate", "chart", "page", "report"),
+    ("recipe", "recipes", "recipe_files", "simulate", "chart", "document", "page", "report"),
     ("apply", "planner", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),
     ("out_of_memory", "runnable", "progress", "finished"),
@@ -32,7 +32,8 @@ CLOSED = {
     "tables": {"tables"},
     "mesh": {"errors"},
     "work": {"mesh"},
-    "page": {"reported", "chart", "markup", "units"},
+    "document": {"markup", "units"},
+    "page": {"reported", "chart", "document", "markup", "units"},
     "chart": {"reported", "markup"},
 }
 ONLY_TORCH = {"models"}  # outside the package these use torch and the standard library

@@ -70,7 +70,7 @@ def loss_chart(report: Report) -> Html | None:
     if not train and not held:
         return None
     (left, right), (low, high) = _ranges([*train, *held])
-    x_ticks, y_ticks = ticks(left, right, 5), _enclosing(ticks(low, high, 5), low, high)
+    x_ticks, y_ticks = ticks(left, right, 5), enclosing(ticks(low, high, 5), low, high)
     low, high = y_ticks[0], y_ticks[-1]
 
     def place(points: Sequence[Point]) -> list[Point]:
@@ -78,10 +78,10 @@ def loss_chart(report: Report) -> Html | None:
 
     grid = "".join(f"M0 {y:.1f}H{SIZE:g}" for _, y in place([(left, v) for v in y_ticks]))
     smoothed = smooth(train, len(train) // 50)
-    lines = [_line(grid, "grid"), _line(_path(place(downsample(train))), "raw")]
-    lines.append(_line(_path(place(downsample(smoothed))), "train"))
-    lines.append(_line(_path(place(downsample(held))), "held"))
-    lines.append(_line("".join(f"M{x:.1f} {y:.1f}h0" for x, y in place(downsample(held, 60))), "held dots"))
+    lines = [line(grid, "grid"), line(path(place(downsample(train))), "raw")]
+    lines.append(line(path(place(downsample(smoothed))), "train"))
+    lines.append(line(path(place(downsample(held))), "held"))
+    lines.append(line("".join(f"M{x:.1f} {y:.1f}h0" for x, y in place(downsample(held, 60))), "held dots"))
     svg = el(
         "svg",
         el("title", "Loss over training steps"),
@@ -91,8 +91,8 @@ def loss_chart(report: Report) -> Html | None:
         preserveAspectRatio="none",
         role="img",
     )
-    labels = _ticks("y", y_ticks, [y for _, y in place([(left, v) for v in y_ticks])])
-    labels += _ticks("x", x_ticks, [x for x, _ in place([(v, low) for v in x_ticks])])
+    labels = tick_labels("y", y_ticks, [y for _, y in place([(left, v) for v in y_ticks])])
+    labels += tick_labels("x", x_ticks, [x for x, _ in place([(v, low) for v in x_ticks])])
     shown = [[round(px, 1), round(py, 1), s[0], round(s[1], 4)] for s, (px, py) in _paired(downsample(smoothed), place)]
     plot = el("div", svg, *labels, cls="plot", data_points=json.dumps(shown, separators=(",", ":")))
     return join(el("div", "loss, nats per token", cls="axis"), plot, el("div", "step", cls="axis right"))
@@ -112,7 +112,7 @@ def _ranges(points: Sequence[Point]) -> tuple[tuple[float, float], tuple[float, 
     return (left, right), (low - margin, high + margin)
 
 
-def _enclosing(values: list[float], low: float, high: float) -> list[float]:
+def enclosing(values: list[float], low: float, high: float) -> list[float]:
     """Ticks with one more on either side where the range goes on beyond them, so that every point lies between two."""
     step = values[1] - values[0] if len(values) > 1 else max(high - low, 1e-9)
     first, last = values[0], values[-1]
@@ -121,15 +121,15 @@ def _enclosing(values: list[float], low: float, high: float) -> list[float]:
     return [*below, *values, *above]
 
 
-def _path(points: Sequence[Point]) -> str:
+def path(points: Sequence[Point]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) if points else ""
 
 
-def _line(path: str, cls: str) -> Html | None:
+def line(path: str, cls: str) -> Html | None:
     return el("path", d=path, cls=cls, vector_effect="non-scaling-stroke") if path else None
 
 
-def _ticks(axis: str, values: Sequence[float], positions: Sequence[float]) -> list[Html]:
+def tick_labels(axis: str, values: Sequence[float], positions: Sequence[float]) -> list[Html]:
     """Tick labels at `positions` (0..SIZE) of an axis, with as many decimals as the values need to differ.
 
     Every second one is marked minor (a phone leaves it out), and one at the right edge is marked to stay inside.

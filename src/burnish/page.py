@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Mapping
 
 from burnish.chart import downsample, loss_chart
+from burnish.document import bar, document, header, keys, pairs, section, table, tile, tiles
 from burnish.markup import Html, el, join, text
 from burnish.reported import Report, Row
 from burnish.units import MINUS, MISSING, counted, date, parts, show, signed_percent
 
 _STATUS = {"done": "done", "trained": "trained, not exported", "partly": "partly done", "planned": "planned, not run"}
-_TILES_ACROSS = 3
 _HEADLINES = (
     "bits_per_byte",
     "baseline_bits_per_byte",
@@ -23,13 +22,9 @@ _TABLE_ROWS = 16  # evaluations listed as numbers below the curve; the curve sho
 
 def render(report: Report) -> str:
     """The whole page as text. Every string of the report is escaped; a part the run did not produce is left out."""
-    asset = resources.files("burnish").joinpath
-    sections = [section for build in _SECTIONS if (section := build(report)) is not None]
-    body = join(_header(report), _tiles(report), el("main", *sections), _footer())
-    page = asset("page.html").read_text(encoding="utf-8")
-    page = page.replace("{{style}}", asset("page.css").read_text(encoding="utf-8"))
-    head, tail = page.split("{{body}}")
-    return head.replace("{{title}}", str(join(f"{report.recipe} {MISSING} Burnish report"))) + body + tail
+    built = [made for build in _SECTIONS if (made := build(report)) is not None]
+    body = join(_header(report), _tiles(report), el("main", *built), _footer())
+    return document(f"{report.recipe} {MISSING} Burnish report", body, script="page.js")
 
 
 def _header(report: Report) -> Html:
@@ -41,28 +36,15 @@ def _header(report: Report) -> Html:
         facts.append(el("span", machine))
     if report.total_seconds is not None:
         facts.append(el("span", f"{show(report.total_seconds, 'seconds')} in all"))
-    return el("header", el("p", "Burnish report", cls="eyebrow"), el("h1", report.recipe), el("p", *facts, cls="facts"))
+    return header("Burnish report", report.recipe, facts)
 
 
 def _tiles(report: Report) -> Html | None:
     if not report.figures:
         return None
-    tiles = []
-    for figure in report.figures:
-        number, unit = parts(figure.value, figure.unit)
-        if figure.unit == "percent" and figure.value > 0:
-            number = f"+{number}"
-        value = el("dd", el("span", number), " ", el("small", unit) if unit else None, cls="value")
-        about = el("dd", el("span", figure.source, cls=figure.source), f" · {figure.note}" if figure.note else None)
-        tiles.append(el("div", el("dt", figure.label), value, about))
-    across = len(tiles) if len(tiles) <= _TILES_ACROSS + 1 else _TILES_ACROSS
-    return el("dl", *tiles, cls="tiles", style=f"--across:{across}")
-
-
-def _section(title: str, note: object, *content: object) -> Html:
-    """A part of the page: its heading and one line about it stand beside the content, above it on a phone."""
-    side = el("div", el("h2", title), el("p", note) if note else None, cls="side")
-    return el("section", side, el("div", *content, cls="content"))
+    return tiles(
+        [tile(figure.label, figure.value, figure.unit, figure.source, figure.note) for figure in report.figures]
+    )
 
 
 def _loss(report: Report) -> Html | None:
@@ -77,8 +59,7 @@ def _loss(report: Report) -> Html | None:
     )
     legend = [("train", "training, smoothed"), ("raw", "each step")] if report.curve else []
     legend += [("held", f"held-out text, last {report.evals[-1].loss:.3f}")] if report.evals else []
-    keys = el("p", *(el("span", name, cls=f"key {cls}") for cls, name in legend), cls="legend")
-    return _section("Loss", note, keys, el("div", chart, cls="chart"), _evaluations(report))
+    return section("Loss", note, keys(legend), el("div", chart, cls="chart"), _evaluations(report))
 
 
 def _evaluations(report: Report) -> Html | None:
@@ -91,14 +72,7 @@ def _evaluations(report: Report) -> Html | None:
     title = "Held-out loss as numbers"
     if len(rows) < len(report.evals):
         title += f", {len(rows)} of {len(report.evals):,}"
-    table = _table(("step", "nats per token", "bits per byte"), rows)
-    return el("details", el("summary", title), table)
-
-
-def _table(heads: Sequence[object], rows: Sequence[Sequence[object]], cls: str = "numbers") -> Html:
-    head = el("tr", *(el("th", name, scope="col") for name in heads))
-    body = [el("tr", el("th", row[0], scope="row"), *(el("td", cell) for cell in row[1:])) for row in rows]
-    return el("table", el("thead", head), el("tbody", *body), cls=cls)
+    return el("details", el("summary", title), table(("step", "nats per token", "bits per byte"), rows))
 
 
 def _memory(report: Report) -> Html | None:
@@ -115,8 +89,8 @@ def _memory(report: Report) -> Html | None:
         pair = [_bar(value, largest, row, source) for value, source in _sides(row)]
         bars.append(el("div", el("dt", row.label), *pair, cls="peak" if row.key == "memory.peak" else None))
     shown = {source for row in rows for _, source in _sides(row)}
-    keys = [el("span", name, cls=f"key {name}") for name in ("predicted", "measured") if name in shown]
-    return _section("Memory by kind", note.strip(), el("p", *keys, cls="legend"), el("dl", *bars, cls="bars"))
+    legend = keys((name, name) for name in ("predicted", "measured") if name in shown)
+    return section("Memory by kind", note.strip(), legend, el("dl", *bars, cls="bars"))
 
 
 def _sides(row: Row) -> list[tuple[float, str]]:
@@ -124,9 +98,8 @@ def _sides(row: Row) -> list[tuple[float, str]]:
 
 
 def _bar(value: float, largest: float, row: Row, source: str) -> Html:
-    mark = el("i", cls=source, style=f"width:{max(value / largest, 0.002):.2%}")
     words = el("span", f"{source}: ", cls="hidden")
-    return el("dd", el("span", mark, cls="track"), el("b", words, show(value, row.unit)))
+    return el("dd", bar(value / largest, source), el("b", words, show(value, row.unit)))
 
 
 def _paired(report: Report) -> Html | None:
@@ -141,7 +114,7 @@ def _paired(report: Report) -> Html | None:
         cells += [_cell(row.published, row.unit)] if published else []
         rows.append([row.label, *cells, signed_percent(row.error_percent)])
     note = "The error is the prediction against the measurement. A dash marks a value nobody gave."
-    return _section("Predicted and measured", note, _table([*heads, "error"], rows))
+    return section("Predicted and measured", note, table([*heads, "error"], rows))
 
 
 def _cell(value: float | None, unit: str) -> Html:
@@ -163,7 +136,7 @@ def _passes(report: Report) -> Html | None:
         return None
     chips = el("p", *(el("code", name) for name in setting), cls="chips") if setting else None
     steps = el("ol", *items, cls="passes") if items else el("p", "None: the model runs as it is written.")
-    return _section("Passes", "What the plan applies, in this order, and why.", chips, steps)
+    return section("Passes", "What the plan applies, in this order, and why.", chips, steps)
 
 
 def _times(report: Report) -> Html | None:
@@ -172,18 +145,16 @@ def _times(report: Report) -> Html | None:
     largest = max(report.seconds.values()) or 1.0
     bars = []
     for stage, seconds in report.seconds.items():
-        mark = el("i", cls="measured", style=f"width:{max(seconds / largest, 0.002):.2%}")
-        bars.append(
-            el("div", el("dt", stage), el("dd", el("span", mark, cls="track"), el("b", show(seconds, "seconds"))))
-        )
-    return _section("Time by stage", "Wall time, measured.", el("dl", *bars, cls="bars single"))
+        value = el("dd", bar(seconds / largest, "measured"), el("b", show(seconds, "seconds")))
+        bars.append(el("div", el("dt", stage), value))
+    return section("Time by stage", "Wall time, measured.", el("dl", *bars, cls="bars single"))
 
 
 def _samples(report: Report) -> Html | None:
     if not report.samples:
         return None
     quotes = [el("blockquote", el("b", sample.prompt), sample.text) for sample in report.samples]
-    return _section("Sample text", "The prompt is set in bold; the model wrote the rest.", *quotes)
+    return section("Sample text", "The prompt is set in bold; the model wrote the rest.", *quotes)
 
 
 def _files(report: Report) -> Html | None:
@@ -193,18 +164,18 @@ def _files(report: Report) -> Html | None:
         el("li", el("b", file.name), el("span", show(file.bytes, "bytes")), el("code", file.sha256))
         for file in report.files
     ]
-    return _section("Exported files", "Size and sha256 of each.", el("ul", *items, cls="files"))
+    return section("Exported files", "Size and sha256 of each.", el("ul", *items, cls="files"))
 
 
 def _checks(report: Report) -> Html | None:
     if not report.checks:
         return None
-    items = []
+    items: list[tuple[object, object]] = []
     for name, value in report.checks.items():
         verdict = {True: "passed", False: "failed"}.get(value) if isinstance(value, bool) else None
         shown = el("span", verdict, cls=verdict) if verdict else el("span", _plain(value))
-        items.append(el("div", el("dt", name.replace("_", " ")), el("dd", shown)))
-    return _section("Checks", "Made on the exported files and the run itself.", el("dl", *items, cls="pairs"))
+        items.append((name.replace("_", " "), shown))
+    return section("Checks", "Made on the exported files and the run itself.", pairs(items))
 
 
 def _plain(value: object) -> str:
@@ -221,8 +192,7 @@ def _plain(value: object) -> str:
 
 
 def _pairs(values: Mapping[str, object]) -> Html:
-    items = [el("div", el("dt", n.replace("_", " ")), el("dd", _unit_aware(n, v))) for n, v in values.items()]
-    return el("dl", *items, cls="pairs")
+    return pairs((name.replace("_", " "), _unit_aware(name, value)) for name, value in values.items())
 
 
 def _unit_aware(name: str, value: object) -> str:
@@ -233,29 +203,29 @@ def _unit_aware(name: str, value: object) -> str:
 
 def _quality(report: Report) -> Html | None:
     rest = {name: value for name, value in report.quality.items() if name not in _HEADLINES}
-    return _section("Quality", "Measured on text the model was not trained on.", _pairs(rest)) if rest else None
+    return section("Quality", "Measured on text the model was not trained on.", _pairs(rest)) if rest else None
 
 
 def _recipe(report: Report) -> Html | None:
     if not report.recipe_yaml.strip():
         return None
-    return _section("Recipe", "As resolved and run.", el("pre", el("code", report.recipe_yaml.strip()), tabindex="0"))
+    return section("Recipe", "As resolved and run.", el("pre", el("code", report.recipe_yaml.strip()), tabindex="0"))
 
 
 def _machine(report: Report) -> Html | None:
     other = report.planned_machine != report.machine.get("processor", "")
     values = {**({"planned for": report.planned_machine} if other else {}), **report.machine}
-    return _section("Machine", "", _pairs(values)) if values else None
+    return section("Machine", "", _pairs(values)) if values else None
 
 
 def _versions(report: Report) -> Html | None:
-    return _section("Versions", "", _pairs(report.versions)) if report.versions else None
+    return section("Versions", "", _pairs(report.versions)) if report.versions else None
 
 
 def _notes(report: Report) -> Html | None:
     if not report.notes:
         return None
-    return _section("Notes", "", el("ul", *(el("li", note) for note in report.notes), cls="notes"))
+    return section("Notes", "", el("ul", *(el("li", note) for note in report.notes), cls="notes"))
 
 
 def _footer() -> Html:
