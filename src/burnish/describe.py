@@ -232,7 +232,7 @@ def dense_part(model: Architecture, T: N) -> tuple[Op, ...]:
     wide = (1 + model.gated) * F
     return (
         norm("mlp_norm", T, H),
-        linear("gate", T, H, F * model.gated, keeps="normed"),
+        replace(linear("gate", T, H, F * model.gated, keeps="normed"), launches=model.gated),
         linear("up", T, H, F),
         Op(
             "gated_silu",

@@ -149,7 +149,7 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
         traffic_backward=c["traffic.backward"],
         norm=0.0 if stack.fused_norm else c["norm.unfused"],
         score=c[f"score.{kernel}"] if stored else 0.0,
-        logit=c["logit.fused"] if stack.fused_loss else c["logit.unfused"],
+        logit=c[f"logit.{stack.loss}"],
         cast=c[f"cast.{'block' if precision in ('mxfp8', 'nvfp4', 'fp8-block') else 'tensor'}"] if low else 0.0,
         accumulate=0.0 if frozen else c["accumulate"],
         routed=c["routed"] * routing,

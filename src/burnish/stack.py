@@ -28,7 +28,7 @@ class Stack:
     optimizer: float = 12  # masters and two moments
     # what runs as one kernel
     fused_norm: int = 1
-    fused_loss: int = 1
+    loss: str = "fused"  # cross entropy in one kernel (fused), kernel by kernel (plain), or so over a split vocabulary (parallel)
     fused_softmax: int = 1  # where attention scores are stored, one kernel scales, masks and normalises them
     chunked_loss: int = 0  # the loss never has all logits of a micro batch
     compiled: int = 0

@@ -90,7 +90,7 @@ def megatron(asked: Request, m: Mapping) -> Iterator[Option]:
         (m.zero and stack.dp_overlap, ("--overlap-grad-reduce", True)),
         (m.zero and stack.dp_overlap, ("--overlap-param-gather", True)),
         (m.sp and m.tp > 1 and stack.tp_overlap, ("--tp-comm-overlap", True)),
-        (stack.fused_loss, ("--cross-entropy-loss-fusion", True)),
+        (stack.loss == "fused", ("--cross-entropy-loss-fusion", True)),
         (m.recompute == RECOMPUTE.index("attention"), ("--recompute-granularity", "selective")),
         (m.recompute == RECOMPUTE.index("full"), ("--recompute-granularity", "full")),
         (m.recompute == RECOMPUTE.index("full"), ("--recompute-method", "uniform")),
