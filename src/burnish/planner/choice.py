@@ -40,6 +40,7 @@ class Choice:
         """As plain values: GiB for memory, names for numbered settings."""
         return {
             "mapping": named(self.mapping),
+            "words": in_words(self.mapping),
             "gpus": int(self.mapping.gpus),
             "fits": self.fits,
             "seconds": _round(self.seconds),

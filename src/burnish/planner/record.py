@@ -93,7 +93,9 @@ def uncalibrated(asked: Request) -> bool:
 def point(choice: Choice) -> dict[str, Any]:
     """A mapping of the Pareto set, in short."""
     whole = choice.record()
-    return {key: whole[key] for key in ("mapping", "gpus", "seconds", "memory_gib", "cross_node_bytes_per_step")}
+    return {
+        key: whole[key] for key in ("mapping", "words", "gpus", "seconds", "memory_gib", "cross_node_bytes_per_step")
+    }
 
 
 def pipeline(asked: Request, choice: Choice) -> dict[str, Any]:
