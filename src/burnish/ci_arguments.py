@@ -14,7 +14,8 @@ from burnish.architecture import Architecture
 from burnish.mapping import RECOMPUTE, Mapping
 from burnish.rows.cells import Cells, NotExpressed
 
-FEED_FORWARD = 4  # widths of a feed-forward part where none is given; two thirds of it with a gate (Megatron-LM's defaults)
+# Widths of a feed-forward part where none is given; two thirds of it with a gate (Megatron-LM's defaults).
+FEED_FORWARD = 4
 GATED_MULTIPLE = 64
 
 
@@ -170,7 +171,7 @@ def last_layers(args: Arguments) -> list[int]:
         return _of_layout(expanded(layout), routed, pp)
     if (last := args.number("decoder-last-pipeline-num-layers")) and pp > 1:
         return routed[-last:]
-    ends = int(args.flag("account-for-embedding-in-pipeline-split")), int(args.flag("account-for-loss-in-pipeline-split"))
+    ends = [int(args.flag(f"account-for-{end}-in-pipeline-split")) for end in ("embedding", "loss")]
     each = (len(routed) + sum(ends)) // (pp * chunks)
     starts = [(chunk * pp + pp - 1) * each - ends[0] for chunk in range(chunks)]
     return [kind for start in starts for kind in routed[start : start + each]]

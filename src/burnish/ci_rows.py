@@ -19,7 +19,8 @@ from burnish.errors import UserError
 from burnish.hardware import Chip
 from burnish.job import Job
 from burnish.mapping import Mapping
-from burnish.memory import Case, between_steps, case_of, peak
+from burnish.memory import between_steps, case_of, peak
+from burnish.memory.moments import Case
 from burnish.memory.sizes import LARGE_WORKSPACE, Sizes, sizes_of, workspace_bytes
 from burnish.memory.stages import Stage
 from burnish.rows.cells import Cells, NotExpressed, read_table
@@ -57,9 +58,9 @@ def _line(cells: Cells) -> Prediction:
         allocated, most = _total(between_steps(case)), _total(peak(case))
     except NotExpressed as stop:
         reason = str(stop)
-    measured = (cells.number(name) for name in NEEDED[1:])
-    named = (cells.text(name) for name in ("id", "source", "family"))
-    return Prediction(*named, *measured, allocated, most, reason)
+    before, top = (cells.number(name) for name in NEEDED[1:])
+    named, source, family = (cells.text(name) for name in ("id", "source", "family"))
+    return Prediction(named, source, family, before, top, allocated, most, reason)
 
 
 def _total(kinds: dict[str, Any]) -> float:
@@ -124,7 +125,10 @@ def _sizes(args: Arguments, model: Architecture, layout: Mapping, chip: Chip) ->
 def _stack(args: Arguments) -> Stack:
     rule = table("ci")["stack"]
     stack = replace(stacks()[rule["name"]], masks=int(args.values.get("hidden-dropout", 0.1) != 0))
-    changes: dict[str, float] = {"score_bytes": stack.score_bytes if stack.masks else stack.score_bytes - 3}
+    changes: dict[str, Any] = {
+        "uneven": rule["uneven"],
+        "score_bytes": stack.score_bytes if stack.masks else stack.score_bytes - 3,
+    }
     if args.flag("fp16"):  # gradients in 16 bits, and a float32 one of each master that stays
         changes |= {"gradient": 2, "optimizer": stack.optimizer + 4}
     if args.text("transformer-impl") == "local":

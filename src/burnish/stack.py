@@ -63,7 +63,9 @@ class Stack:
     step_copies: float = 0  # copies of a moment that the optimizer's arithmetic makes
     bucket_gib: float = 0  # communication buffers of an engine that flattens, at most
     gathered: float = 2  # layers whose whole parameters are there at once under ZeRO-3
-    dispatch_copies: float = 12  # bytes a routed element keeps on its way to an expert and back
+    dispatch_copies: float = 2  # bytes a routed element keeps on its way to an expert and back
+    uneven: float = 1  # routed tokens of the fullest rank for those of the mean
+    low_inputs: float = 1  # share of the bytes of a product's input that is kept where products are in low precision
     widened: int = 0  # 4-bit bases are trained with float32 norms, head and layer inputs
     workspaces: int = 2  # cuBLAS workspaces
     engine_workspaces: int = 0  # of Transformer Engine

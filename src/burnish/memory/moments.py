@@ -149,7 +149,9 @@ def buffer_bytes(case: Case) -> N:
     # A pipeline would gather for each micro batch anew: there parameters, and gradients until the last, stay whole.
     staged = every * (form + sizes.trained * sizes.gradient)
     gathered = pick(np.asarray(case.mapping.pp) > 1, staged, gathered)
-    bucket = sizes.trained * np.minimum(sizes.bucket, 4 * every) * ((zero > 0) & (zero < PARAMETERS_SPLIT))
+    passing = largest * sizes.gradient * (zero == GRADIENTS_SPLIT)
+    flat = np.minimum(sizes.bucket, 4 * every) * ((zero > 0) & (zero < PARAMETERS_SPLIT))
+    bucket = sizes.trained * np.maximum(passing, flat)
     return pick((zero >= PARAMETERS_SPLIT) & (np.asarray(split.shards) > 1), gathered, bucket)
 
 

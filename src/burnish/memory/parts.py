@@ -91,19 +91,30 @@ def _part(block: Block, model: Architecture, sizes: Sizes, width: Bytes) -> Part
         for saved in op.saved:
             kind = ROUTED if saved.name == ROUTED else CLASS[saved.split]
             size = STATISTIC_BYTES if saved.role == "statistic" else sizes.activation
-            kept[kind] = kept[kind] + size * saved.elements * _needed(op, sizes)
-        for name, count in _beside(op, sizes, model.layer_norm).items():
+            low = sizes.low_inputs if op.group in ("matmul", "experts") else 1
+            kept[kind] = kept[kind] + size * saved.elements * _needed(op, sizes) * low
+        for name, count in _beside(op, sizes, model.layer_norm, model.gated).items():
             kept[name] = kept[name] + count
         for name, count in _outputs(op, sizes).items():
             products[name] = products[name] + count
         scores = scores + op.scores
+    for name in (EXPERT, ROUTED):
+        kept[name] = kept[name] * sizes.uneven
     assert block.entering is not None
     kept[WHOLE] = kept[WHOLE] + sizes.glue * block.entering.elements
     products[WHOLE] = products[WHOLE] + sizes.activation * block.entering.elements
     entering = block.entering.elements
-    expert = pick(model.routed_width > 0, model.routed_width, model.hidden) * model.expert_ffn
     return Part(
-        block.name, block.layers, dict(parameters), tables, adapted, dict(kept), dict(products), scores, entering, expert
+        name=block.name,
+        layers=block.layers,
+        parameters=dict(parameters),
+        tables=tables,
+        adapted=adapted,
+        kept=dict(kept),
+        products=dict(products),
+        scores=scores,
+        entering=entering,
+        expert=pick(model.routed_width > 0, model.routed_width, model.hidden) * model.expert_ffn,
     )
 
 
@@ -138,7 +149,7 @@ def _outputs(op: Op, sizes: Sizes) -> dict[str, N]:
     return {}
 
 
-def _beside(op: Op, sizes: Sizes, layer_norm: N) -> dict[str, N]:
+def _beside(op: Op, sizes: Sizes, layer_norm: N, gated: N) -> dict[str, N]:
     """What code that does not fuse keeps beside an operation's own tensors, bytes a token."""
     if op.name.endswith("_norm"):  # LayerNorm is one kernel everywhere
         return {WHOLE: sizes.norm * op.shapes[0][0] * (1 - layer_norm)}
@@ -148,7 +159,7 @@ def _beside(op: Op, sizes: Sizes, layer_norm: N) -> dict[str, N]:
         output = next(saved.elements for saved in op.saved if saved.name == "output")
         return {TENSOR: sizes.twice * output}
     if op.name.endswith(("_silu", "_act")):
-        return {CLASS[op.split]: sizes.act * op.saved[0].elements + sizes.loose * op.loose}
+        return {CLASS[op.split]: sizes.act * gated * op.saved[0].elements + sizes.loose * op.loose}
     if op.group == "dispatch":
         return {ROUTED: sizes.dispatch * op.passed / 2}
     return {}

@@ -63,6 +63,8 @@ class Sizes:
     score: N  # of a stored attention score; 0 where none is stored
     twice: N  # of an attention output kept beside what the projection keeps
     kept_input: N  # of the input a recomputed layer keeps
+    low_inputs: N  # share of a product's input kept where products are in low precision
+    uneven: N  # routed tokens of the fullest rank for those of the mean
     dispatch: N  # of a routed element, for copies on its way to its expert and back
     frozen_inputs: N  # 1 where products with frozen weights keep their inputs
     logit: N
@@ -117,6 +119,8 @@ def sizes_of(job: Job, stack: Stack, chip: Chip) -> Sizes:
         score=scores.get(kernel, 0.0),
         twice=0.0 if kernel in scores else stack.output_copies,
         kept_input=2 * stack.kept_input if upcast or wide == 4.0 else stack.kept_input,
+        low_inputs=stack.low_inputs if job.precision in LOW else 1.0,
+        uneven=stack.uneven,
         dispatch=stack.dispatch_copies,
         frozen_inputs=float(trained or quantized),
         logit=stack.logits_bytes + (4.0 if upcast else 0.0),

@@ -14,6 +14,7 @@ from burnish.mapping import Mapping
 from burnish.memory.parts import Parts
 from burnish.mesh import Mesh, N
 from burnish.techniques.pipeline import in_flight, stage_share
+from burnish.work import ACTIVATION, Block, Saved, Work
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def stages_of(parts: Parts, mapping: Mapping, micro: N, balanced: N = 0) -> Stag
     mesh = Mesh(pp=mapping.pp, vpp=mapping.vpp, stage=stage)
     is_first, is_last = stage == 0, stage == last
     whole = SimpleNamespace(schedule=mapping.schedule, whole=1 - np.asarray(balanced))
-    work = SimpleNamespace(blocks=[SimpleNamespace(entering=True, layers=part.layers) for part in parts.layers])
+    entering = Saved("layer input", ACTIVATION, 1)
+    work = Work(tuple(Block(part.name, part.layers, (), entering=entering) for part in parts.layers), micro, 1, 1)
     share = stage_share(whole, work, mesh, is_first, is_last)
     apart = np.asarray(mapping.pp) > 1
     own = is_last & (apart | (np.asarray(parts.tied) == 0))
