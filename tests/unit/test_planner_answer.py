@@ -1,6 +1,7 @@
 """What a plan says: every reason is a number that pricing the mapping again gives, and nothing is left unsaid."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,9 +107,12 @@ def test_neighbours_are_legal_and_differ_in_the_axis_they_are_named_for(asked: R
 def test_the_links_of_tensor_parallelism_are_compared_in_seconds_a_layer() -> None:
     pick = choices(CLASSIC, [Mapping(tp=8, pp=4, dp=2, sp=1, zero=1, micro_batch=1)])[0]
     said = tensor_links(CLASSIC, pick)
-    assert said.startswith("stays in the node of 8: ")
-    near, far = (words.split(" a layer")[0].rsplit(": ", 1)[-1] for words in said.split(", "))
-    assert near != far
+    found = re.fullmatch(
+        r"stays in the node of 8: (\S+ m?s) a layer and micro batch on nvlink4, (\S+ m?s) across .*", said
+    )
+    assert found is not None, said
+    near, far = (float(value) * {"s": 1, "ms": 1e-3}[unit] for value, unit in (text.split() for text in found.groups()))
+    assert 0 < near < far / 2
     wide = choices(CLASSIC, [Mapping(tp=16, pp=4, dp=1, sp=1, micro_batch=1)])[0]
     assert tensor_links(CLASSIC, wide).startswith("crosses domains of 8: ")
 

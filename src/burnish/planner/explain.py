@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from burnish.hardware import GIB
 from burnish.mapping import Mapping
-from burnish.planner.choice import Choice, choices, in_words, named
+from burnish.planner.choice import Choice, choices, named
 from burnish.planner.neighbours import neighbours
-from burnish.planner.pricing import capacity
+from burnish.planner.pricing import capacity, tensor_seconds
 from burnish.planner.request import Request
 from burnish.planner.search import TIE
 from burnish.units import show
@@ -146,20 +146,8 @@ def tensor_links(asked: Request, pick: Choice) -> str:
     """What a layer's tensor-parallel traffic takes on the links it uses, and on the other kind."""
     there, tp = asked.cluster, int(pick.mapping.tp)
     inside = tp <= there.domain
-    fast, slow = (replace(there, domain=domain) for domain in (max(tp, there.domain), 1))
-    near, far = (_tensor_seconds(replace(asked, cluster=c), pick) for c in (fast, slow))
+    fast, slow = (replace(there, domain=d) for d in (max(tp, there.domain), 1 if inside else there.domain))
+    near, far = (tensor_seconds(replace(asked, cluster=links), pick.mapping) for links in (fast, slow))
     stays = f"stays in the {'node' if there.domain <= there.per_node else 'domain'} of {there.domain}"
     where = stays if inside else f"crosses domains of {there.domain}"
     return f"{where}: {_s(near)} a layer and micro batch on {there.link.name}, {_s(far)} across {there.network.name}"
-
-
-def _tensor_seconds(asked: Request, pick: Choice) -> float:
-    m = pick.mapping
-    micro_batches = asked.batch // (int(m.dp) * int(m.micro_batch))
-    layers = int(asked.model.layers) / int(m.pp)
-    return choices(asked, [pick.mapping])[0].parts.get("tensor", 0.0) / (micro_batches * layers)
-
-
-def heading(choice: Choice) -> str:
-    """A choice in one phrase."""
-    return f"{in_words(choice.mapping)}: {_s(choice.seconds)} a step, {_gib(choice.memory)} GiB"

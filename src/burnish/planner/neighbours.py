@@ -67,14 +67,15 @@ def settled(asked: Request, mapping: Mapping, d: Degrees) -> Mapping:
     micros, zeros = micro_batches(asked, d), stages(asked, d)
     micro = max((m for m in micros if m <= mapping.micro_batch), default=min(micros, default=1))
     zero = int(mapping.zero) if mapping.zero in zeros else min(zeros, default=0)
-    rounds = asked.batch // d.dp // micro % d.pp == 0 and d.pp * mapping.vpp <= asked.model.layers
+    rounds = asked.batch // d.dp // micro % d.pp == 0
+    even = [v for v in chunks(asked, d) if v <= mapping.vpp and (rounds or v == 1)]
     whole = d.dp * d.cp % (int(mapping.shard) or 1) == 0 and mapping.shard < d.dp * d.cp and zero
     return replace(
         mapping,
         **d._asdict(),
         micro_batch=micro,
         zero=zero,
-        vpp=mapping.vpp if d.pp > 1 and rounds else 1,
+        vpp=max(even, default=1),
         shard=mapping.shard if whole else 0,
         sp=asked.fix.get("sp", 1) if d.tp > 1 else 0,
     )

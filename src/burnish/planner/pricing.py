@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from burnish import simulate
+from burnish.links import groups
 from burnish.mapping import Mapping
 from burnish.planner.request import Request
+from burnish.price import layout, mesh_of, shapes_of
+from burnish.rates import rates
+from burnish.timing import layer_seconds
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,16 @@ def peak_of(asked: Request, mapping: Mapping) -> np.ndarray:
         return np.zeros(0)
     kinds = simulate.memory_of(asked.job, mapping, asked.cluster, asked.profile)
     return np.asarray(sum(kinds.values())).max(axis=0)
+
+
+def tensor_seconds(asked: Request, mapping: Mapping) -> float:
+    """Seconds of tensor-parallel traffic that one layer and micro batch of a mapping of numbers shows beside compute."""
+    job, stack = asked.job, asked.profile
+    work, _ = layout(job.model, shapes_of(job, mapping, stack), mapping, stack)
+    r = rates(job, asked.cluster, stack)
+    around = groups(mesh_of(mapping, r.per_node), r)
+    block = next(block for block in work.blocks if block.entering is not None)
+    return float(layer_seconds(block, work.bytes.activation, int(mapping.zero == 3), r, around).tensor)
 
 
 def capacity(asked: Request) -> float:

@@ -93,8 +93,8 @@ def measure() -> Verdict:
         measured=f"pick {in_words(pick)}; between nodes {'; '.join(lines)}; planner within {off:.1%}; "
         f"one domain of 64: {in_words(wide)}",
         holds=bool(inside and fewest and unfit and off <= TOLERANCE and changed),
-        why="A layer's tensor-parallel sums are as large as its input and stand between two products, so nothing hides them; "
-        "a pipeline passes that input once a stage, and data parallelism gradients once a step.",
+        why="A layer's tensor-parallel sums are as large as its input and stand between two products; over nodes nothing hides "
+        "them. A pipeline passes that input once a stage, and data parallelism gradients once a step.",
         source="Narayanan et al. 2021, arXiv 2104.04473, section 5.4",
         code="src/burnish/planner/, src/burnish/price.py",
     )
