@@ -30,7 +30,7 @@ from burnish.rows import Row, read_rows
 TABLE = Path(__file__).parents[1] / "src" / "burnish" / "tables" / "rates.toml"
 NOISE = 0.05  # standard deviation of the logarithm of one measurement: what repeated runs of one recipe differ by
 HUBER = 1.5  # standard deviations beyond which an error counts linearly
-POWER = 0.5  # a source of n rows weighs n to this power
+POWER = 0.64  # a source of n rows weighs n to this power
 EFFECTIVE = 400  # rows the weights add up to: rows of one source are not independent
 STARTS = 3
 FOLDS = 5

@@ -19,7 +19,7 @@ from burnish.interconnect import Link, links
 from burnish.machine_file import text
 from burnish.machine_probe import measure
 
-GENERATIONS = {"volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna3", "cpu"}
+GENERATIONS = {"volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "cdna3", "cpu"}
 # Formats a generation has matrix units for, beside fp32.
 UNITS = {
     "volta": {"fp16"},
@@ -29,6 +29,7 @@ UNITS = {
     "hopper": {"tf32", "bf16", "fp16", "fp8"},
     "cdna3": {"tf32", "bf16", "fp16", "fp8"},
     "blackwell": {"tf32", "bf16", "fp16", "fp8", "fp4"},
+    "blackwell-ultra": {"tf32", "bf16", "fp16", "fp8", "fp4"},
     "cpu": {"bf16"},
 }
 

@@ -30,7 +30,7 @@ KEPT = {
 # PyTorch: ATen/cuda/CublasHandlePool.cpp; Transformer Engine: cpp_extensions/gemm.py.
 LARGE_WORKSPACE, SMALL_WORKSPACE, SMALL_ENGINE_WORKSPACE = 32 * MIB, 8.125 * MIB, 4 * MIB
 LOW = ("fp8", "fp8-block", "mxfp8", "nvfp4")
-LARGE_SINCE = ("hopper", "blackwell")
+LARGE_SINCE = ("hopper", "blackwell", "blackwell-ultra")
 GROUPED_STREAMS = 4  # further workspaces of Transformer Engine for grouped products, one a stream
 CHUNK = 512  # tokens whose logits a chunked loss has at a time
 
