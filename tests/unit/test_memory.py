@@ -210,3 +210,30 @@ def test_candidates_are_priced_alone_as_together(zero: int, tp: int, pp: int, mi
     alone, together = peak(case(LLAMA, one)), peak(case(LLAMA, both))
     for kind in KINDS:
         assert np.allclose(np.ravel(alone[kind]), np.broadcast_to(together[kind], (3, 2))[:, 0])
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_own_training_is_predicted_alike(zero: int, recompute: str) -> None:
+    """The planner's sums for this package's stack against the exact description of a recipe's step."""
+    from burnish import apply, simulate
+    from burnish.architecture import architecture
+    from burnish.describe import describe, shapes_of
+    from burnish.recipe import replace as changed
+    from burnish.recipe_files import load
+
+    recipe = changed(
+        load("llama3-8b-h100"),
+        {"parallel.zero.stage": zero, "memory.checkpointing": recompute, "train.global_batch": 16},
+    )
+    work, _ = apply.predict(recipe, describe(recipe.model, shapes_of(recipe)))
+    exact = simulate.step_bytes(work)
+    model = architecture(recipe.model)
+    sizes = sizes_of(Job(model, 8192, 16), replace(stacks()["burnish"], base_gib=0, reserve=0), chips()["h100-sxm"])
+    mapping = Mapping(dp=8, zero=zero, recompute=RECOMPUTE.index(recompute))
+    made = {kind: float(np.max(size)) for kind, size in stage_memory(model, (8192, 16), mapping, sizes).items()}
+    for kind in ("parameters", "gradients", "optimizer"):
+        assert made[kind] == pytest.approx(float(exact[kind]), rel=1e-3)
+    assert sum(made.values()) == pytest.approx(
+        float(sum(exact.values())), rel=0.2
+    )  # the description sums ceilings of moments

@@ -18,6 +18,7 @@ from burnish.mesh import N, pick
 from burnish.work import EXPERT
 
 GRADIENTS_SPLIT, PARAMETERS_SPLIT = 2, 3  # ZeRO stages (Rajbhandari et al. 2020, arXiv 1910.02054, section 5)
+WIDE = 4  # bytes of a float32
 # Tensors of a layer's size that a pipeline stage holds to receive and send; an interleaved one has one more a chunk.
 BOUNDARY = 3
 
@@ -193,10 +194,16 @@ def activation_bytes(case: Case) -> tuple[N, N]:
 
 
 def logit_bytes(case: Case) -> N:
-    """Bytes of logits while the loss runs; a chunked loss has those of a few tokens, and the head's gradient."""
+    """Bytes at the head while the loss runs: its input before and after the norm, and logits.
+
+    A chunked loss has logits of a few tokens; it makes the head's gradient at once, in the format of activations, and
+    sums it in float32.
+    """
     sizes, parts = case.sizes, case.parts
     chunked = np.asarray(sizes.chunk) > 0
     rows = pick(chunked, np.minimum(case.tokens, sizes.chunk), case.tokens)
     vocab = parts.table / np.maximum(parts.hidden, 1) / pick(np.asarray(sizes.logits_split) > 0, case.split.tensor, 1)
-    gradient = sizes.trained * 4.0 * parts.table * chunked
-    return case.stage.head * (rows * vocab * sizes.logit * (1 + case.stage.further) + gradient)
+    summed = pick(np.asarray(sizes.activation) < WIDE, WIDE, 0)
+    gradient = sizes.trained * (sizes.activation + summed) * parts.table * chunked
+    entering = 2 * sizes.activation * case.tokens * parts.hidden / case.split.tokens
+    return case.stage.head * (entering + rows * vocab * sizes.logit * (1 + case.stage.further) + gradient)

@@ -34,15 +34,15 @@ class Stage:
 
 
 def stages_of(parts: Parts, mapping: Mapping, micro: N, balanced: N = 0) -> Stage:
-    """The three stages of each candidate; `balanced` stages are cut by time, others between layers."""
+    """The three stages of each candidate; `balanced` says where they are cut (pipeline.CUT)."""
     last = np.asarray(mapping.pp) - 1
     stage = np.stack([0 * last, np.minimum(last, 1), last])
     mesh = Mesh(pp=mapping.pp, vpp=mapping.vpp, stage=stage)
     is_first, is_last = stage == 0, stage == last
-    whole = SimpleNamespace(schedule=mapping.schedule, whole=1 - np.asarray(balanced))
+    cut = SimpleNamespace(schedule=mapping.schedule, cut=balanced)
     entering = Saved("layer input", ACTIVATION, 1)
     work = Work(tuple(Block(part.name, part.layers, (), entering=entering) for part in parts.layers), micro, 1, 1)
-    share = stage_share(whole, work, mesh, is_first, is_last)
+    share = stage_share(cut, work, mesh, is_first, is_last)
     apart = np.asarray(mapping.pp) > 1
     own = is_last & (apart | (np.asarray(parts.tied) == 0))
     further = is_last * parts.further
