@@ -20,7 +20,6 @@ from burnish.memory.moments import Case, activation_bytes, counts
 from burnish.parameters import parameters
 from burnish.presets import preset
 from burnish.price import layout, shapes_of
-from burnish.step_time import parameters as parameters_of_work
 from burnish.stack import Stack, stacks
 from burnish.work import Op, Work
 

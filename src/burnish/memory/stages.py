@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from burnish.mapping import Mapping
-from burnish.memory.parts import Parts
+from burnish.memory.parts import Part, Parts
 from burnish.mesh import Mesh, N
 from burnish.techniques.pipeline import in_flight, stage_share
-from burnish.work import ACTIVATION, Block, Saved, Work
+from burnish.work import ACTIVATION, Block, Op, Saved, Work
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ def stages_of(parts: Parts, mapping: Mapping, micro: N, balanced: N = 0) -> Stag
     mesh = Mesh(pp=mapping.pp, vpp=mapping.vpp, stage=stage)
     is_first, is_last = stage == 0, stage == last
     cut = SimpleNamespace(schedule=mapping.schedule, cut=balanced)
-    entering = Saved("layer input", ACTIVATION, 1)
-    work = Work(tuple(Block(part.name, part.layers, (), entering=entering) for part in parts.layers), micro, 1, 1)
-    share = stage_share(cut, work, mesh, is_first, is_last)
+    share = stage_share(cut, _outline(parts, micro), mesh, is_first, is_last)
     apart = np.asarray(mapping.pp) > 1
     own = is_last & (apart | (np.asarray(parts.tied) == 0))
     further = is_last * parts.further
@@ -54,3 +52,15 @@ def stages_of(parts: Parts, mapping: Mapping, micro: N, balanced: N = 0) -> Stag
         further=further,
         flight=in_flight(mapping.schedule, micro, mesh),
     )
+
+
+def _outline(parts: Parts, micro: N) -> Work:
+    """Of a description, what decides where stages end: the matrices of layers and of the embedding."""
+    entering = Saved("layer input", ACTIVATION, 1)
+
+    def block(part: Part) -> Block:
+        matrices = sum(part.parameters.values()) - part.tables
+        return Block(part.name, part.layers, (Op(part.name, ((matrices, 1),)),), entering=entering)
+
+    embedding = Block("embed", 1, (Op("embed", ((parts.table, 1),)),))
+    return Work((embedding, *map(block, parts.layers)), micro, 1, 1)
