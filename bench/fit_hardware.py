@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from record import record
 
-from burnish import price
+from burnish import price, step_time
 from burnish.columns import columns
 from burnish.rates import Constant, Rates, constants, rates
 from burnish.records import write_text
@@ -74,7 +74,7 @@ class Group:
         """Predicted seconds of a step."""
         few = columns([rates(s.job, s.cluster, s.stack, values) for s in self.examples])
         each = Rates(**{f.name: getattr(few, f.name)[self.kind] for f in fields(few)})
-        return price.step(self.work, self.staged, self.mapping, each, self.stack).seconds
+        return step_time.step(self.work, self.staged, self.mapping, each, self.stack).seconds
 
 
 def _kind(setting: Any) -> tuple[Any, ...]:

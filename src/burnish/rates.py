@@ -123,8 +123,7 @@ def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | Non
     low = form not in ("fp32", "tf32", "bf16", "fp16")
     matmul = peak * first(f"matmul.{kind}.{precision}", f"matmul.{kind}.{form}", f"matmul.{form}")
     head = half * first(f"matmul.{kind}.bf16", "matmul.bf16")
-    kernel = stack.flash if job.attention == "flash" else job.attention
-    kernel = "fused-softmax" if kernel == "unfused" and stack.fused_softmax else kernel
+    kernel = stack.kernel(job.attention)
     stored = kernel in ("unfused", "fused-softmax")
     attention = (
         head * c["attention.unfused"] if stored else half * first(f"attention.{kind}.{kernel}", f"attention.{kind}")

@@ -41,7 +41,7 @@ class Stack:
     dp_overlap: int = 0
     whole_reduce: int = 0  # gradients summed whole under ZeRO-1, as under plain data parallelism
     per_parameter: int = 0  # fully sharded parameter by parameter (FSDP2), not as flat buffers
-    balanced: int = 0  # pipeline stages cut by time, not by whole layers
+    balanced: int = 0  # how pipeline stages are cut, an index into techniques.pipeline.CUT
     # memory
     logits_split: int = 1  # logits divided over tensor-parallel ranks
     logits_bytes: float = 6  # bytes an element while the loss runs
@@ -71,6 +71,11 @@ class Stack:
     engine_workspaces: int = 0  # of Transformer Engine
     reserve: float = 0.07  # share of activations that the allocator holds in pieces
     sp_default: int = 0  # sequence parallel where tensor parallel is used
+
+    def kernel(self, attention: str) -> str:
+        """The attention kernel that a name from `job.ATTENTION` means under this stack."""
+        kernel = self.flash if attention == "flash" else attention
+        return "fused-softmax" if kernel == "unfused" and self.fused_softmax else kernel
 
 
 # The decoder, loss and engine of this package.

@@ -28,6 +28,7 @@ class Layer:
     forward: N
     backward: N
     again: N
+    recompute: N  # seconds of the second forward without its traffic
     waits: N  # seconds of these that the device waits for the host
     tensor: N  # seconds of these that are tensor-, context- and expert-parallel traffic
     context: N
@@ -117,12 +118,14 @@ def layer_seconds(block: Block, element: N, sharded: N, rates: Rates, groups: di
     behind = longer(device[1], rates.launch_backward * sent)
     second = longer(device[2] + repeated * rates.gap, repeated * rates.launch)
     waits = whole + behind + second - sum(device)
-    return Layer(whole, behind, second, waits, by_axis["tp"], by_axis["cp"], by_axis["ep"])
+    return Layer(whole, behind, second, again, waits, by_axis["tp"], by_axis["cp"], by_axis["ep"])
 
 
 def _traffic(block: Block, rates: Rates, groups: dict[str, Group]) -> tuple[N, N, N, dict[str, N]]:
     """Seconds of a layer's own collectives that do not hide: in forward, in backward, in a second forward, and by axis."""
-    shown = {"tp": rates.tp_shown, "cp": rates.cp_shown, "ep": rates.ep_shown}
+    shown = {"cp": rates.cp_shown, "ep": rates.ep_shown}
+    # what overlaps tensor parallelism with products works on fast links only
+    shown["tp"] = np.where(groups["tp"].crosses, 1.0, rates.tp_shown)
     phases: dict[str, N] = {FORWARD: 0.0, BACKWARD: 0.0, "again": 0.0}
     axes: dict[str, N] = {"tp": 0.0, "cp": 0.0, "ep": 0.0}
     for op in block.ops:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -59,8 +60,9 @@ def _outline(parts: Parts, micro: N) -> Work:
     entering = Saved("layer input", ACTIVATION, 1)
 
     def block(part: Part) -> Block:
-        matrices = sum(part.parameters.values()) - part.tables
+        matrices: Any = sum(part.parameters.values()) - part.tables
         return Block(part.name, part.layers, (Op(part.name, ((matrices, 1),)),), entering=entering)
 
-    embedding = Block("embed", 1, (Op("embed", ((parts.table, 1),)),))
+    table: Any = parts.table
+    embedding = Block("embed", 1, (Op("embed", ((table, 1),)),))
     return Work((embedding, *map(block, parts.layers)), micro, 1, 1)

@@ -10,7 +10,8 @@ from burnish import simulate
 from burnish.links import groups
 from burnish.mapping import Mapping
 from burnish.planner.request import Request
-from burnish.price import layout, mesh_of, shapes_of
+from burnish.price import layout, shapes_of
+from burnish.step_time import mesh_of
 from burnish.rates import rates
 from burnish.timing import layer_seconds
 

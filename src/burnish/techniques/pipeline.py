@@ -24,13 +24,15 @@ from burnish.work import BACKWARD, FORWARD, Block, Comm, Work
 
 PLAN_ONLY = True
 GPIPE = 0
+# Between whole layers; so that they take equally long; so that they have equally many parameters.
+CUT = ("layers", "time", "parameters")
 
 
 class Config(Section):
-    """`schedule`: an index into `mapping.SCHEDULE`. `whole`: stages are cut between layers, else by time (a mean)."""
+    """`schedule`: an index into `mapping.SCHEDULE`. `cut`: where stages end, an index into `CUT`."""
 
     schedule: int = 1
-    whole: bool = True
+    cut: int = 0
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
@@ -67,15 +69,30 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
 def stage_share(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> N:
     """Share of all layers that a stage has.
 
-    Where chunks would be uneven, the embedding and the head count as a layer each if that makes them even (Llama 3,
-    arXiv 2407.21783, section 3.3.2); else the fuller stages have one layer more, or none where stages are cut by time.
+    Where whole layers would be uneven, the embedding and the head count as one each if that makes chunks even (Llama 3,
+    arXiv 2407.21783, section 3.3.2), else the fuller stages have one layer more. Cut by parameters they count as the layers
+    that have as many.
     """
     layers = sum(block.layers for block in work.blocks if block.entering)
+    cut = np.asarray(config.cut)
     chunks = mesh.pp * mesh.vpp
-    ends = (layers % chunks > 0) & ((layers + 2) % chunks == 0)
+    whole = 1 * ((layers % chunks > 0) & ((layers + 2) % chunks == 0))
+    ends = pick(cut == CUT.index("parameters"), end_layers(work), whole)
     each = (layers + 2 * ends) / chunks
-    each = pick(np.asarray(config.whole) > 0, np.ceil(each), each)
-    return (each * mesh.vpp - ends * (1 * first + 1 * last)) / layers
+    each = pick(cut == CUT.index("layers"), np.ceil(each), each)
+    return np.maximum(each * mesh.vpp - ends * (1 * first + 1 * last), 0) / layers
+
+
+def end_layers(work: Work) -> N:
+    """Layers that have as many parameters as the embedding."""
+    layers = [block for block in work.blocks if block.entering]
+    inside = sum(block.layers * _elements(block) for block in layers)
+    count = sum(block.layers for block in layers)
+    return sum(_elements(block) for block in work.blocks if block.name == "embed") * count / np.maximum(inside, 1)
+
+
+def _elements(block: Block) -> N:
+    return sum((shape[0] * shape[1] for op in block.ops for shape in op.shapes if len(shape) > 1), 0)
 
 
 def in_flight(schedule: N, micro: N, mesh: Mesh) -> N:
