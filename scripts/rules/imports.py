@@ -19,6 +19,8 @@ LAYERS = (
     ("techniques",),
     ("passes",),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "document", "page", "report"),
+    ("plan_schedule", "plan_timeline"),
+    ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
     ("apply", "planner", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),
     ("out_of_memory", "runnable", "progress", "finished"),
@@ -35,6 +37,11 @@ CLOSED = {
     "document": {"markup", "units"},
     "page": {"reported", "chart", "document", "markup", "units"},
     "chart": {"reported", "markup"},
+    "plan_schedule": set(),
+    "plan_page": {
+        *("document", "markup", "units"),
+        *("plan_bars", "plan_pareto", "plan_reasons", "plan_timeline"),
+    },
 }
 ONLY_TORCH = {"models"}  # outside the package these use torch and the standard library
 TORCH_AT_IMPORT = {

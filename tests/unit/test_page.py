@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from html.parser import HTMLParser
-from importlib import resources
-
 import pytest
 
 import report_example as example
@@ -13,34 +9,7 @@ from burnish.markup import Html, el
 from burnish.page import render
 from burnish.records import Pass, Plan, Records, Sample, SavedFile
 from burnish.report import make_report
-
-VOID = {"meta"}
-
-
-class Elements(HTMLParser):
-    """Tags, attributes and headings of a page, with a check that every element is closed."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.headings: list[str] = []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("h1", "h2"):
-            self.headings.append(data)
+from page_elements import Elements, assert_nothing_is_fetched, colors_of, contrast
 
 
 def full_page(steps: int = 60) -> str:
@@ -94,15 +63,7 @@ def test_every_text_of_a_user_is_escaped():
 
 
 def test_nothing_is_fetched():
-    page = full_page()
-    elements = Elements(page)
-    assert not {"link", "img", "iframe", "object", "embed", "video", "audio"} & set(elements.tags)
-    assert not [name for name, _ in elements.attributes if name in ("src", "href", "srcset", "action")]
-    assert "http://" not in page
-    assert "https://" not in page
-    assert "url(" not in page
-    assert "@import" not in page
-    assert "default-src 'none'" in page
+    assert_nothing_is_fetched(full_page())
 
 
 def test_language_title_and_encoding_are_said():
@@ -138,23 +99,13 @@ def test_markup_passes_once_and_text_never():
     assert el("i", title='"', data_x=None, cls="a") == '<i title="&quot;" class="a"></i>'
 
 
-def luminance(color: str) -> float:
-    """Relative luminance of #rrggbb (WCAG 2.2)."""
-    channels = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_colours_have_enough_contrast(theme):
-    css = resources.files("burnish").joinpath("page.css").read_text()
-    blocks = re.findall(r":root \{(.*?)\}", css, re.S)
-    colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", blocks[0 if theme == "light" else 1]))
+    colors = colors_of("page.css", theme)
     assert len(colors) == 12
     for ground in ("page", "raised", "track"):
         for ink in ("ink", "soft", "measured", "predicted", "published", "good", "bad"):
-            lighter, darker = sorted((luminance(colors[ground]), luminance(colors[ink])), reverse=True)
-            ratio = (lighter + 0.05) / (darker + 0.05)
+            ratio = contrast(colors[ink], colors[ground])
             assert ratio >= 4.5, f"{ink} on {ground}: {ratio:.2f}"
 
 
