@@ -138,7 +138,7 @@ def halves(table: Table) -> dict[str, np.ndarray]:
 def main() -> None:
     """Fit, judge, record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="?", default="../shared/data/planner/rows_training.csv")
+    parser.add_argument("rows", help="training rows with an outcome")
     parser.add_argument("--stack", default="aleph-3d-2023")
     parser.add_argument("--halves", action="store_true")
     args = parser.parse_args()

@@ -70,7 +70,7 @@ def percent(share: float | np.floating) -> float:
 def main() -> None:
     """Judge all three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", nargs="?", default="../shared/data", type=Path)
+    parser.add_argument("data", type=Path, help="folder with planner/rows_*.csv and reports/reports_fit.csv")
     data = parser.parse_args().data
     values = test_runs(data / "planner" / "rows_memory_ci.csv")
     sheets = [row for row in read_rows(data / "planner" / "rows_training.csv") if row.setting is not None]
