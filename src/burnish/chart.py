@@ -82,15 +82,7 @@ def loss_chart(report: Report) -> Html | None:
     lines.append(line(path(place(downsample(smoothed))), "train"))
     lines.append(line(path(place(downsample(held))), "held"))
     lines.append(line("".join(f"M{x:.1f} {y:.1f}h0" for x, y in place(downsample(held, 60))), "held dots"))
-    svg = el(
-        "svg",
-        el("title", "Loss over training steps"),
-        el("desc", _described(train, held)),
-        *lines,
-        viewBox=f"0 0 {SIZE:g} {SIZE:g}",
-        preserveAspectRatio="none",
-        role="img",
-    )
+    svg = picture("Loss over training steps", _described(train, held), *lines)
     labels = tick_labels("y", y_ticks, [y for _, y in place([(left, v) for v in y_ticks])])
     labels += tick_labels("x", x_ticks, [x for x, _ in place([(v, low) for v in x_ticks])])
     shown = [[round(px, 1), round(py, 1), s[0], round(s[1], 4)] for s, (px, py) in _paired(downsample(smoothed), place)]
@@ -110,6 +102,19 @@ def _ranges(points: Sequence[Point]) -> tuple[tuple[float, float], tuple[float, 
         left, right = left - 1, right + 1
     margin = 0.0 if high - low > 1e-6 * max(1.0, abs(high)) else 0.5
     return (left, right), (low - margin, high + margin)
+
+
+def picture(title: str, description: str, *shapes: Html | None) -> Html:
+    """Shapes in coordinates from 0 to SIZE, stretched to their place, with words for who does not see them."""
+    return el(
+        "svg",
+        el("title", title),
+        el("desc", description),
+        *shapes,
+        viewBox=f"0 0 {SIZE:g} {SIZE:g}",
+        preserveAspectRatio="none",
+        role="img",
+    )
 
 
 def enclosing(values: list[float], low: float, high: float) -> list[float]:

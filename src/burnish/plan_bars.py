@@ -45,10 +45,11 @@ def memory_section(choice: Mapping[str, Any], capacity: float | None, title: str
     if count > 3:
         note += " Stages between the second and the last hold about what the second does, or less."
     edge = f"{capacity / largest:.2%}" if capacity else ""
+    where = "edge early" if capacity and capacity < largest / 2 else "edge"
     head = el(
         "div",
         el("dt", ""),
-        el("dd", el("span", el("span", f"capacity {gib(capacity)}"), cls="edge")),
+        el("dd", el("span", el("span", f"capacity {gib(capacity)}"), cls=where)),
         aria_hidden="true",
     )
     bars = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from burnish.chart import SIZE, Point, enclosing, line, path, tick_labels, ticks
+from burnish.chart import SIZE, Point, enclosing, line, path, picture, tick_labels, ticks
 from burnish.document import keys, section, table
 from burnish.markup import Html, el, join
 from burnish.units import counted, show
@@ -46,17 +46,13 @@ def chart_of(shown: Sequence[Mapping[str, Any]], pick: Mapping[str, Any]) -> Htm
 
     steps = [corner for a, b in pairwise(points) for corner in (a, (b[0], a[1]))]
     grid = "".join(f"M0 {y:.1f}H{SIZE:g}" for _, y in place([(left, value) for value in y_ticks]))
-    svg = el(
-        "svg",
-        el("title", "Time of a step against memory of the fullest GPU, predicted"),
-        el("desc", described(points, own)),
+    svg = picture(
+        "Time of a step against memory of the fullest GPU, predicted",
+        described(points, own),
         line(grid, "grid"),
         line(path(place([*steps, points[-1]])), "border"),
         line("".join(f"M{x:.1f} {y:.1f}h0" for x, y in place(points)), "set dots"),
         line("".join(f"M{x:.1f} {y:.1f}h0" for x, y in place([own])), "pick dots"),
-        viewBox=f"0 0 {SIZE:g} {SIZE:g}",
-        preserveAspectRatio="none",
-        role="img",
     )
     labels = tick_labels("y", y_ticks, [y for _, y in place([(left, value) for value in y_ticks])])
     labels += tick_labels("x", x_ticks, [x for x, _ in place([(value, low) for value in x_ticks])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from burnish.chart import SIZE, tick_labels
+from burnish.chart import SIZE, picture, tick_labels
 from burnish.document import keys, section
 from burnish.markup import Html, el, join
 from burnish.plan_schedule import BACKWARD, FORWARD, WEIGHT, Cell, Pipeline, Timeline, idle, shortened, timeline
@@ -122,22 +122,15 @@ def drawing(pipeline: Pipeline, line: Timeline, tail: Sequence[tuple[str, float]
     for low, high in line.cuts:
         sides = f"M{x(low):.1f} 0V{SIZE:g}M{x(high):.1f} 0V{SIZE:g}"
         shapes.append(el("path", d=sides, cls="break", vector_effect="non-scaling-stroke"))
-    svg = el(
-        "svg",
-        el("title", "Timeline of one step, predicted"),
-        el("desc", described(pipeline, tail, total)),
-        *shapes,
-        viewBox=f"0 0 {SIZE:g} {SIZE:g}",
-        preserveAspectRatio="none",
-        role="img",
-    )
+    svg = picture("Timeline of one step, predicted", described(pipeline, tail, total), *shapes)
     every = -(-pipeline.stages // LABELLED)
     rows = range(0, pipeline.stages, every)
     labels = tick_labels("y", rows, [(stage + HIGH / 2) * row for stage in rows])
     labels += [*numbers(pipeline, line, x, row), *times(line, x, total)]
     narrow = min(x(cell.end) - x(cell.start) for cell in line.cells) < DENSE
-    style = f"--rows:{pipeline.stages}"
-    return join(el("div", "stage", cls="axis"), el("div", svg, *labels, cls="plot pipeline" + (" dense" if narrow else ""), style=style))
+    kind = "plot pipeline dense" if narrow else "plot pipeline"
+    plot = el("div", svg, *labels, cls=kind, style=f"--rows:{pipeline.stages}")
+    return join(el("div", "stage", cls="axis"), plot)
 
 
 def scale(cuts: Sequence[tuple[float, float]], total: float) -> Callable[[float], float]:

@@ -170,3 +170,10 @@ def test_kinds_stand_out_from_the_page_and_numbers_from_their_passes(theme):
             assert contrast(color, common[ground]) >= 3, f"{name} on {ground}"
     for name in ("kind-1", "kind-4"):
         assert contrast(kinds[name], common["page"]) >= 4.5, name
+
+
+def test_the_name_of_the_capacity_stays_on_the_page_where_memory_is_far_over():
+    record = plan("plan_nothing_fits")
+    assert 'class="edge early"' not in page(plan())
+    record["cluster"]["memory_gib"] = record["alternatives"][0]["memory_gib"] / 6
+    assert 'class="edge early"' in page(record)
