@@ -183,6 +183,18 @@ def test_zero_3_in_a_pipeline_keeps_parameters_whole() -> None:
     assert np.max(alone["buffers"]) < 4 * float(parameters(LLAMA)) / 2 < np.max(staged["buffers"])
 
 
+def test_offloaded_states_leave_what_computes() -> None:
+    count, states = float(parameters(LLAMA)), 2
+    three, two = (
+        between_steps(case(LLAMA, Mapping(dp=8, zero=zero, offload=states), stack=replace(PLAIN, merged=1)))
+        for zero in (3, 2)
+    )
+    assert float(np.max(sum(three.values()))) == 0
+    assert float(np.max(sum(two.values()))) == pytest.approx(2 * count)
+    gathered = peak(case(LLAMA, Mapping(dp=8, zero=3, offload=states)))["buffers"]
+    assert 0 < np.max(gathered) < 4 * count
+
+
 def test_adapters_train_little_and_frozen_products_keep_no_input() -> None:
     whole = peak(case(LLAMA, Mapping(micro_batch=8)))
     lora = peak(case(LLAMA, Mapping(micro_batch=8), trained="lora", lora_rank=8))

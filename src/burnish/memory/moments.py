@@ -6,6 +6,7 @@ The peak of a step is the fullest of them. Bytes; a row for each of three stages
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,25 +97,34 @@ def state_bytes(case: Case) -> dict[str, N]:
 
     Masters that are the parameters are split with the optimizer; the 16-bit copy made from them is whole below ZeRO-3.
     """
-    sizes, split, stage = case.sizes, case.split, case.stage
+    sizes, split = case.sizes, case.split
     dense, routed, tables = counts(case)
     products = np.maximum(dense - tables, 0)
     stored = split.states(dense, routed, pick(np.asarray(sizes.copy) > 0, 1, PARAMETERS_SPLIT))
     copied = np.where(np.asarray(split.zero) >= PARAMETERS_SPLIT, 0, dense + routed) * sizes.copy
     cast = split.states(products, routed, PARAMETERS_SPLIT) * sizes.weight_casts
-    matrices = split.states(products, routed, PARAMETERS_SPLIT)
-    frozen = matrices * sizes.frozen + split.states(tables, 0 * routed, PARAMETERS_SPLIT) * sizes.frozen_table
-    adapted = sum(n * part.adapted for n, part in zip(stage.layers, case.parts.layers, strict=True)) / split.tensor
     away, optimizer_away = (np.asarray(split.offload) >= OFFLOAD.index(name) for name in ("states", "optimizer"))
-    trained = stored * sizes.parameter + copied + cast
+    # In host memory is what is split; what computes from whole parameters keeps those.
+    absent = away & ((np.asarray(sizes.copy) > 0) | (np.asarray(split.zero) >= PARAMETERS_SPLIT))
+    trained = (stored * sizes.parameter + cast) * ~absent + copied
     of_tables = pick(np.asarray(sizes.whole_tensors) > 0, tables, split.states(tables, 0, 1)) * sizes.optimizer_table
     optimizer = split.states(products, routed, 1) * sizes.optimizer + of_tables
     return {
-        "parameters": pick(np.asarray(sizes.trained) > 0, trained, frozen) * ~away
-        + sizes.adapter * sizes.rank * adapted,
+        "parameters": pick(np.asarray(sizes.trained) > 0, trained, frozen) + sizes.adapter * sizes.rank * adapted,
         "gradients": sizes.trained * sizes.gradient * split.states(dense, routed, GRADIENTS_SPLIT) * ~away,
         "optimizer": sizes.trained * optimizer * ~optimizer_away,
     }
+
+
+def frozen_bytes(case: Case, away: Any) -> N:
+    """Bytes of weights that are not trained, and of the adapters that are, with all their states."""
+    sizes, split, layers = case.sizes, case.split, case.parts.layers
+    dense, routed, tables = counts(case)
+    matrices = split.states(np.maximum(dense - tables, 0), routed, PARAMETERS_SPLIT) * sizes.frozen
+    rest = split.states(tables, 0 * routed, PARAMETERS_SPLIT) * sizes.frozen_table
+    adapted = sum(n * part.adapted for n, part in zip(case.stage.layers, layers, strict=True)) / split.tensor
+    there = ~(away & (np.asarray(split.zero) >= PARAMETERS_SPLIT))
+    return (matrices + rest) * there + sizes.adapter * sizes.rank * adapted
 
 
 def piece_bytes(case: Case) -> N:
@@ -153,7 +163,8 @@ def buffer_bytes(case: Case) -> N:
     passing = largest * sizes.gradient * (zero == GRADIENTS_SPLIT)
     flat = np.minimum(sizes.bucket, 4 * every) * ((zero > 0) & (zero < PARAMETERS_SPLIT))
     bucket = sizes.trained * np.maximum(passing, flat)
-    return pick((zero >= PARAMETERS_SPLIT) & (np.asarray(split.shards) > 1), gathered, bucket)
+    apart = (np.asarray(split.shards) > 1) | (np.asarray(split.offload) >= OFFLOAD.index("states"))
+    return pick((zero >= PARAMETERS_SPLIT) & apart, gathered, bucket)
 
 
 def boundary_bytes(case: Case) -> N:
