@@ -110,7 +110,7 @@ def state_bytes(case: Case) -> dict[str, N]:
     of_tables = pick(np.asarray(sizes.whole_tensors) > 0, tables, split.states(tables, 0, 1)) * sizes.optimizer_table
     optimizer = split.states(products, routed, 1) * sizes.optimizer + of_tables
     return {
-        "parameters": pick(np.asarray(sizes.trained) > 0, trained, frozen) + sizes.adapter * sizes.rank * adapted,
+        "parameters": pick(np.asarray(sizes.trained) > 0, trained, frozen_bytes(case, away)),
         "gradients": sizes.trained * sizes.gradient * split.states(dense, routed, GRADIENTS_SPLIT) * ~away,
         "optimizer": sizes.trained * optimizer * ~optimizer_away,
     }
