@@ -258,3 +258,18 @@ def test_own_training_is_predicted_alike(zero: int, recompute: str) -> None:
         assert made[kind] == pytest.approx(float(exact[kind]), rel=1e-3)
     # The description sums ceilings of moments.
     assert sum(made.values()) == pytest.approx(float(sum(exact.values())), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("model", "mapping", "measured"),
+    [
+        ("llama-3.1-8b", Mapping(dp=4, cp=2, zero=1), 44_271_689_728),
+        ("nemotron-4-15b", Mapping(dp=32, tp=2, sp=1, zero=1, micro_batch=2), 34_466_545_664),
+    ],
+)
+def test_allocated_bytes_that_nemo_logs(model: str, mapping: Mapping, measured: int) -> None:
+    """Two log lines of NeMo 25.04 recipes: gradients take two bytes."""
+    made = preset(model)
+    sizes = sizes_of(Job(made, 4096, 256), stacks()["nemo-25.04"], chips()["h100-sxm"])
+    kinds = between_steps(case_of(made, (4096, 256), mapping, sizes))
+    assert float(np.ravel(sum(kinds.values()))[-1]) == pytest.approx(measured, rel=0.015)
