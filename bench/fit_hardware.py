@@ -26,6 +26,7 @@ from burnish.columns import columns
 from burnish.rates import Constant, Rates, constants, rates
 from burnish.records import write_text
 from burnish.rows import Row, read_rows
+from burnish.rows.lint import impossible, lint
 
 TABLE = Path(__file__).parents[1] / "src" / "burnish" / "tables" / "rates.toml"
 NOISE = 0.05  # standard deviation of the logarithm of one measurement: what repeated runs of one recipe differ by
@@ -34,6 +35,13 @@ POWER = 0.64  # a source of n rows weighs n to this power
 EFFECTIVE = 400  # rows the weights add up to: rows of one source are not independent
 STARTS = 3
 FOLDS = 5
+
+
+def trusted(every: list[Row]) -> list[Row]:
+    """First-hand rows with a step time that neither the table of distrusted rows nor the lint sets apart."""
+    refuted = impossible(lint(every))
+    timed = [row for row in every if row.setting is not None and row.measured.seconds]
+    return [row for row in timed if not (row.second_hand or row.distrusted or row.id in refuted)]
 
 
 class Published:
@@ -226,8 +234,7 @@ def main() -> int:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--folds", action="store_true")
     arguments = parser.parse_args()
-    every = read_rows(arguments.rows)
-    rows = Published([r for r in every if r.setting and r.measured.seconds and not r.second_hand and not r.distrusted])
+    rows = Published(trusted(read_rows(arguments.rows)))
     scale = Scale(constants())
     if not arguments.folds:
         write(scale, fit(rows, scale), rows)

@@ -113,7 +113,8 @@ def update_seconds(staged: Work, owned: tuple[N, N], mapping: Mapping, r: Rates)
     """Seconds of the optimizer's step: the states a rank owns, its tensors one by one where they are distributed so."""
     split = np.asarray(mapping.zero) > 0
     own = owned[0] / pick(split, shards(mapping), 1) + owned[1] / pick(split, expert_copies(mapping), 1)
-    tensors = sum(block.layers * len(op.shapes) for block in staged.blocks for op in block.ops)
+    shapes = ((block.layers, shape) for block in staged.blocks for op in block.ops for shape in op.shapes)
+    tensors = sum(layers * (np.asarray(shape[0]) * shape[-1] > 0) for layers, shape in shapes)
     return own.max(axis=0) * r.update / r.memory + np.max(tensors, axis=0) * r.tensor + r.step
 
 
