@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import record
 
 from burnish import price, step_time
 from burnish.columns import columns
@@ -27,6 +26,7 @@ from burnish.rates import Constant, Rates, constants, rates
 from burnish.records import write_text
 from burnish.rows import Row, read_rows
 from burnish.rows.lint import impossible, lint
+from record import record
 
 TABLE = Path(__file__).parents[1] / "src" / "burnish" / "tables" / "rates.toml"
 NOISE = 0.05  # standard deviation of the logarithm of one measurement: what repeated runs of one recipe differ by

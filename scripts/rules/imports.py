@@ -14,11 +14,17 @@ from tree import Source, sources
 LAYERS = (
     ("__init__", "errors"),
     ("tables", "units", "markup", "section", "mesh", "models"),
-    ("config", "work", "hardware", "records", "groups", "ranks"),
+    ("config", "work", "hardware", "records", "groups", "ranks", "mapping", "stack"),
+    ("interconnect", "architecture", "columns"),
+    ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts"),
+    ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "reported", "layout"),
     ("techniques",),
     ("passes",),
+    ("rates", "memory"),
+    ("links", "timing", "data_time", "crossing", "step_time", "price"),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "document", "page", "report"),
+    ("rows", "ci_arguments", "ci_rows", "score"),
     ("plan_schedule", "plan_timeline"),
     ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
     ("apply", "planner", "plan", "lock", "run_folder"),
@@ -26,7 +32,7 @@ LAYERS = (
     ("out_of_memory", "runnable", "progress", "finished"),
     ("run",),
     ("prove",),
-    ("streams", "show", "cli_plan", "cli", "__main__"),
+    ("streams", "show", "cli_plan", "cli_hardware", "cli", "__main__"),
 )
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {

@@ -74,9 +74,7 @@ def _neighbours(mapping: Mapping, where: Group, r: Rates) -> Group:
     size = shards(mapping)
     inside = np.minimum(where.inside, size)
     out = inside < size
-    return Group(
-        size, inside, np.where(out, where.bandwidth, r.link), np.where(out, r.network_latency, r.link_latency)
-    )
+    return Group(size, inside, np.where(out, where.bandwidth, r.link), np.where(out, r.network_latency, r.link_latency))
 
 
 def _copies(mapping: Mapping, where: Group, r: Rates) -> Group:

@@ -36,7 +36,8 @@ class Chip:
     source: str = ""
     threads: int = 0
     key: str = ""  # its name in the table of chips
-    architecture: str = ""  # generation: "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "cdna3", "cpu"
+    # generation: "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "cdna3", "cpu"
+    architecture: str = ""
     link: str = ""  # what joins the chips of a domain, and the domains
     network: str = ""
     per_node: int = 0

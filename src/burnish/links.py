@@ -2,7 +2,8 @@
 
 Ranks are numbered tensor-parallel first, then context, data and pipeline. A group of `size` ranks that stand `stride` apart
 has as many of them in one domain of fast links as fit; beyond it a ring passes each domain once, on the network shares of
-those ranks, which together are worth less than their sum. Times are those of rings: (n - 1)/n of the bytes, twice for an all-reduce (Thakur et al. 2005).
+those ranks, which together are worth less than their sum. Times are those of rings: (n - 1)/n of the bytes, twice for an
+all-reduce (Thakur et al. 2005).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Mesh:
 
     dp: N = 1
     shard: N = 0
-    per_node: int = 8
+    per_node: N = 8
     rank: N = 0
     tp: N = 1
     cp: N = 1
@@ -66,10 +66,10 @@ class Mesh:
 
     def nodes(self) -> int:
         """Whole nodes the ranks stand on (single mapping only)."""
-        return -(-int(self.world) // self.per_node)
+        return -(-int(self.world) // int(self.per_node))
 
 
 def rank_of(world_rank: int, mesh: Mesh) -> dict[str, int]:
     """Coordinates of a rank: which replica group, which shard in it, which node."""
     shards = int(mesh.shards)
-    return {"replicate": world_rank // shards, "shard": world_rank % shards, "node": world_rank // mesh.per_node}
+    return {"replicate": world_rank // shards, "shard": world_rank % shards, "node": world_rank // int(mesh.per_node)}

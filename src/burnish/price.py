@@ -21,7 +21,7 @@ from burnish.describe import Shapes, describe
 from burnish.job import Job
 from burnish.mapping import Mapping
 from burnish.mesh import N
-from burnish.rates import rates
+from burnish.rates import STORED, rates
 from burnish.stack import Stack
 from burnish.step_time import Step, mesh_of, stages, step
 from burnish.techniques import checkpointing, context, experts, pipeline, tensor
@@ -93,5 +93,5 @@ def shapes_of(job: Job, mapping: Mapping, stack: Stack) -> Shapes:
     """The micro batch of a mapping."""
     micro = np.maximum(job.global_batch // (mapping.dp * mapping.micro_batch), 1)
     pairs = mapping.micro_batch * job.seq * job.seq * job.filled
-    stored = int(stack.kernel(job.attention) in ("unfused", "fused-softmax"))
+    stored = int(stack.kernel(job.attention) in STORED)
     return Shapes(mapping.micro_batch, job.seq, micro, pairs=pairs, scores=stored)

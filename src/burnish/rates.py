@@ -13,11 +13,16 @@ from functools import cache
 from pathlib import Path
 
 from burnish.cluster import Cluster
+from burnish.hardware import Chip
 from burnish.job import Job
 from burnish.mesh import N
 from burnish.stack import Stack
 
 # The data-sheet rate that a precision's matrix products run at.
+STORED = ("unfused", "fused-softmax")  # attention kernels that write their scores to memory
+LOW = ("fp8", "fp4")  # formats whose operands are cast from 16 bits
+BLOCKS = ("fp8-block", "mxfp8", "nvfp4")  # precisions with a scale for each block
+NIBBLE = 0.5  # bytes a parameter in 4 bits
 FORMAT = {"fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 
 
@@ -104,81 +109,110 @@ def values() -> Mapping[str, float]:
     return {name: constant.value for name, constant in constants().items()}
 
 
+class Choice:
+    """The constants that hold for one chip: its generation's own where there are some, else those of all."""
+
+    def __init__(self, c: Mapping[str, float], chip: Chip) -> None:
+        self.c = {**c, **MEASURED} if chip.measured else c
+        self.kind = chip.architecture
+
+    def __getitem__(self, name: str) -> float:
+        return self.c[name]
+
+    def first(self, *names: str) -> float:
+        """The first constant there is; `{kind}` in a name is the chip's generation."""
+        return next(self.c[name] for name in (name.format(kind=self.kind) for name in names) if name in self.c)
+
+
 def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | None = None) -> Rates:
     """The rates of a job on a cluster under a stack; `c` are the constants to use, by default the fitted ones."""
-    c = c or values()
-    chip = cluster.chip
-    kind = chip.architecture
-
-    if chip.measured:
-        c = {**c, **MEASURED}
-
-    def first(*names: str) -> float:
-        return next(c[name] for name in names if name in c)
-
-    precision = job.precision
-    form = FORMAT.get(precision, precision)
-    half = chip.flops.get("bf16") or chip.flops["fp16"]
-    peak = chip.flops.get(form, half)
-    low = form not in ("fp32", "tf32", "bf16", "fp16")
-    matmul = peak * first(f"matmul.{kind}.{precision}", f"matmul.{kind}.{form}", f"matmul.{form}")
-    head = half * first(f"matmul.{kind}.bf16", "matmul.bf16")
-    kernel = stack.kernel(job.attention)
-    stored = kernel in ("unfused", "fused-softmax")
-    attention = (
-        head * c["attention.unfused"] if stored else half * first(f"attention.{kind}.{kernel}", f"attention.{kind}")
-    )
-    host = "eager" if stack.eager else "compiled" if stack.compiled else "lean"
-    traffic = c[f"traffic.{host}"]
-    frozen = job.trained != "all"
-    layers_only = job.optimizer == "none"
-    routing = c[f"routing.{stack.routing}"]
+    chosen = Choice(c or values(), cluster.chip)
     return Rates(
-        matmul=matmul,
-        head=head,
-        attention=attention,
-        head_half=c["attention.head"],
-        scan=c["scan"],
-        attention_backward=c["attention.backward"],
-        matmul_backward=c["matmul.backward"],
-        grouped=c["grouped.low" if low else "grouped"],
-        half=first(f"half.{kind}", "half"),
-        memory=chip.bandwidth * c["memory"],
-        traffic=traffic,
-        traffic_backward=c["traffic.backward"],
-        norm=0.0 if stack.fused_norm else c["norm.unfused"],
-        score=c[f"score.{kernel}"] if stored else 0.0,
-        logit=c[f"logit.{stack.loss}"],
-        cast=c[f"cast.{'block' if precision in ('mxfp8', 'nvfp4', 'fp8-block') else 'tensor'}"] if low else 0.0,
-        accumulate=0.0 if frozen else c["accumulate"],
-        routed=c["routed"] * routing,
-        launch=0.0 if stack.graphs else c[f"launch.{host}"],
-        launch_backward=c["launch.backward"],
-        adapter_launches=c["adapter_launches"] if frozen and job.lora_rank else 0.0,
-        dequantize=c["dequantize"] if job.trained == "qlora" else 0.0,
-        loose=c["loose"],
-        gap=c["gap"],
-        expert_launches=c["expert_launches"] * routing,
-        update=0.0 if frozen or layers_only else c["update.eager" if stack.eager else "update.fused"],
-        tensor=c["update.tensor"] if stack.per_parameter else 0.0,
-        step=0.0 if layers_only else c["step.eager" if stack.eager else "step"],
-        trained=0.0 if frozen else 1.0,
-        link=cluster.link.bandwidth * first(f"link.{kind}", "link"),
-        link_latency=c["link.latency"],
-        network=cluster.network.bandwidth * first(f"network.{cluster.network.name}", "network"),
-        network_latency=c["network.latency"],
-        rails=c["network.rails"],
-        tp_shown=1 - min(c["hidden.tp"], 1.0) if stack.tp_overlap else 1.0,
-        dp_hidden=c["hidden.dp"] if stack.dp_overlap else c["hidden.dp.plain"],
-        fsdp_hidden=min(c["hidden.fsdp"], 1.0),
-        cp_shown=1 - min(c["hidden.cp"], 1.0),
-        ep_shown=c["shown.ep"] * routing,
-        pp_shown=c["shown.pp"],
-        fsdp_launches=c["fsdp_launches"] if stack.eager and stack.kind in ("fsdp", "plain") else 0.0,
-        fsdp=c["fsdp"],
-        whole=stack.whole_reduce,
-        reduce=0.0 if frozen else stack.gradient,
-        gather=0.5 if job.trained == "qlora" else stack.parameter,
-        domain=cluster.domain,
-        per_node=cluster.per_node,
+        **_products(job, cluster.chip, stack, chosen),
+        **_kernels(job, cluster.chip, stack, chosen),
+        **_states(job, stack, chosen),
+        **_traffic(cluster, stack, chosen),
     )
+
+
+def _products(job: Job, chip: Chip, stack: Stack, c: Choice) -> dict[str, float]:
+    """Rates of matrix products and attention."""
+    form = FORMAT.get(job.precision, job.precision)
+    half = chip.flops.get("bf16") or chip.flops.get("fp16") or chip.flops["fp32"]
+    own = (f"matmul.{{kind}}.{job.precision}", f"matmul.{{kind}}.{form}", f"matmul.{form}")
+    kernel = stack.kernel(job.attention)
+    stored = kernel in STORED
+    head = half * c.first("matmul.{kind}.bf16", "matmul.bf16")
+    flash = half * c.first(f"attention.{{kind}}.{kernel}", "attention.{kind}")
+    return {
+        "matmul": chip.flops.get(form, half) * c.first(*own),
+        "head": head,
+        "attention": head * c["attention.unfused"] if stored else flash,
+        "attention_backward": c["attention.backward"],
+        "head_half": c["attention.head"],
+        "scan": c["scan"],
+        "matmul_backward": c["matmul.backward"],
+        "grouped": c["grouped.low" if form in LOW else "grouped"],
+        "half": c["half"],
+        "score": c[f"score.{kernel}"] if stored else 0.0,
+        "trained": float(job.trained == "all"),
+    }
+
+
+def _kernels(job: Job, chip: Chip, stack: Stack, c: Choice) -> dict[str, float]:
+    """Bytes that everything but products moves, and what it costs to launch it."""
+    host = "eager" if stack.eager else "compiled" if stack.compiled else "lean"
+    routing = c[f"routing.{stack.routing}"]
+    low = FORMAT.get(job.precision, job.precision) in LOW
+    hooked = stack.eager and stack.kind in ("fsdp", "plain")
+    return {
+        "memory": chip.bandwidth * c["memory"],
+        "traffic": c[f"traffic.{host}"],
+        "traffic_backward": c["traffic.backward"],
+        "norm": 0.0 if stack.fused_norm else c["norm.unfused"],
+        "loose": c["loose"],
+        "logit": c[f"logit.{stack.loss}"],
+        "cast": c["cast.block" if job.precision in BLOCKS else "cast.tensor"] if low else 0.0,
+        "routed": c["routed"] * routing,
+        "dequantize": c["dequantize"] if job.trained == "qlora" else 0.0,
+        "launch": 0.0 if stack.graphs else c[f"launch.{host}"],
+        "launch_backward": c["launch.backward"],
+        "gap": c["gap"],
+        "adapter_launches": c["adapter_launches"] if job.trained != "all" and job.lora_rank else 0.0,
+        "expert_launches": c["expert_launches"] * routing,
+        "fsdp_launches": c["fsdp_launches"] if hooked else 0.0,
+        "fsdp": c["fsdp"],
+    }
+
+
+def _states(job: Job, stack: Stack, c: Choice) -> dict[str, float]:
+    """What weights, gradients and optimizer state move; frozen weights have neither of the others."""
+    frozen, layers_only = job.trained != "all", job.optimizer == "none"
+    return {
+        "accumulate": 0.0 if frozen else c["accumulate"],
+        "update": 0.0 if frozen or layers_only else c["update.eager" if stack.eager else "update.fused"],
+        "tensor": c["update.tensor"] if stack.per_parameter else 0.0,
+        "step": 0.0 if layers_only else c["step.eager" if stack.eager else "step"],
+        "whole": float(stack.whole_reduce),
+        "reduce": 0.0 if frozen else stack.gradient,
+        "gather": NIBBLE if job.trained == "qlora" else stack.parameter,
+    }
+
+
+def _traffic(cluster: Cluster, stack: Stack, c: Choice) -> dict[str, float]:
+    """Links, and what hides behind what."""
+    return {
+        "link": cluster.link.bandwidth * c.first("link.{kind}", "link"),
+        "link_latency": c["link.latency"],
+        "network": cluster.network.bandwidth * c["network"],
+        "network_latency": c["network.latency"],
+        "rails": c["network.rails"],
+        "domain": cluster.domain,
+        "per_node": cluster.per_node,
+        "tp_shown": 1 - c["hidden.tp"] if stack.tp_overlap else 1.0,
+        "dp_hidden": c["hidden.dp"] if stack.dp_overlap else c["hidden.dp.plain"],
+        "fsdp_hidden": c["hidden.fsdp"],
+        "cp_shown": 1 - c["hidden.cp"],
+        "ep_shown": c["shown.ep"] * c[f"routing.{stack.routing}"],
+        "pp_shown": c["shown.pp"],
+    }

@@ -32,7 +32,9 @@ class Stack:
     fused_softmax: int = 1  # where attention scores are stored, one kernel scales, masks and normalises them
     chunked_loss: int = 0  # the loss never has all logits of a micro batch
     compiled: int = 0
-    routing: str = "fused"  # how tokens reach experts: "plain" (kernel by kernel), "fused", or "graphed" (under CUDA graphs)
+    routing: str = (
+        "fused"  # how tokens reach experts: "plain" (kernel by kernel), "fused", or "graphed" (under CUDA graphs)
+    )
     eager: int = 0  # each kernel launched from Python, one by one
     graphs: int = 0  # CUDA graphs: no launch costs inside a layer
     flash: str = "flash"  # what "flash" meant at its release

@@ -29,7 +29,7 @@ class Step:
     cross_node_bytes: N
 
 
-def mesh_of(mapping: Mapping, per_node: N, stage: N = 0) -> Mesh:
+def mesh_of(mapping: Mapping, per_node: N = 8, stage: N = 0) -> Mesh:
     """The arrangement of ranks of a mapping, as `stage` sees it."""
     axes = {name: getattr(mapping, name) for name in ("dp", "shard", "tp", "cp", "pp", "vpp", "ep", "etp")}
     return Mesh(per_node=per_node, stage=stage, **axes)
@@ -54,8 +54,8 @@ def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> 
     phases = {name: summed(name) for name in ("forward", "backward", "again")}
     owned = parameters(staged)
     traffic = data_seconds(owned, phases, mapping, work.micro, around, r)
-    busy = sum(phases.values()) + traffic.each
-    mean, worst = mean_of_stages(busy, mapping), np.asarray(busy).argmax(axis=0)
+    busy = np.asarray(sum(phases.values()) + traffic.each)
+    mean, worst = mean_of_stages(busy, mapping), busy.argmax(axis=0)
     by_time = np.asarray(stack.balanced) == BY_TIME
 
     def of_slowest(seconds: N) -> N:
@@ -72,14 +72,14 @@ def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> 
     causes |= {
         "pipeline bubble": bubble(mapping, slowest, mean),
         "pipeline sends": send_seconds(work, mapping, around["pp"], r),
-        "data": traffic.once.max(axis=0),
+        "data": np.max(traffic.once, axis=0),
         "optimizer": update_seconds(staged, owned, mapping, r),
     }
     crossing = crossing_bytes(staged, owned, mapping, around, width(work), r)
     return Step(sum(causes.values()), causes, crossing)
 
 
-def mean_of_stages(seconds: N, mapping: Mapping) -> N:
+def mean_of_stages(seconds: np.ndarray, mapping: Mapping) -> N:
     """The mean over all stages, of which the middle row stands for all but the ends."""
     pp = np.asarray(mapping.pp)
     whole = seconds[0] + seconds[2] + seconds[1] * np.maximum(pp - 2, 0)
@@ -115,7 +115,7 @@ def update_seconds(staged: Work, owned: tuple[N, N], mapping: Mapping, r: Rates)
     own = owned[0] / pick(split, shards(mapping), 1) + owned[1] / pick(split, expert_copies(mapping), 1)
     shapes = ((block.layers, shape) for block in staged.blocks for op in block.ops for shape in op.shapes)
     tensors = sum(layers * (np.asarray(shape[0]) * shape[-1] > 0) for layers, shape in shapes)
-    return own.max(axis=0) * r.update / r.memory + np.max(tensors, axis=0) * r.tensor + r.step
+    return np.max(own, axis=0) * r.update / r.memory + np.max(tensors, axis=0) * r.tensor + r.step
 
 
 def parameters(work: Work) -> tuple[N, N]:

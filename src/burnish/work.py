@@ -60,7 +60,7 @@ class Op:
     """One operation of a layer: its parameter tensors, its FLOPs each way, what it saves, what it sends."""
 
     name: str
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[tuple[N, ...], ...] = ()
     flops: N = 0
     backward: N = 0
     saved: tuple[Saved, ...] = ()
@@ -97,15 +97,15 @@ class Bytes:
     """Bytes an element, by what it is: the part of a software stack that decides state sizes."""
 
     parameter: N = 4
-    compute: int = 4  # the copy of a parameter that takes part in matrix products
-    gradient: int = 4
+    compute: N = 4  # the copy of a parameter that takes part in matrix products
+    gradient: N = 4
     optimizer: N = 8
-    optimizer_tensor: int = 4  # per parameter tensor: AdamW keeps its step count as one fp32 scalar
-    activation: int = 4
-    statistic: int = 4
-    index: int = 8
-    rounded: int = 0
-    widened: int = 0
+    optimizer_tensor: N = 4  # per parameter tensor: AdamW keeps its step count as one fp32 scalar
+    activation: N = 4
+    statistic: N = 4
+    index: N = 8
+    rounded: N = 0
+    widened: N = 0
     logit: N = 4
 
     def of(self, saved: Iterable[Saved]) -> N:
@@ -147,7 +147,7 @@ class Work:
         """This work with every block rewritten."""
         return replace(self, blocks=tuple(change(block) for block in self.blocks))
 
-    def shapes(self, trained: bool = False) -> Iterator[tuple[N, tuple[int, ...]]]:
+    def shapes(self, trained: bool = False) -> Iterator[tuple[N, tuple[N, ...]]]:
         """(copies, shape) of every parameter tensor, or only of trained ones; a tied tensor appears once."""
         for block in self.blocks:
             for op in block.ops:
@@ -155,12 +155,12 @@ class Work:
                     yield block.layers, shape
 
 
-def shard_elements(shape: tuple[int, ...], parts: N) -> N:
+def shard_elements(shape: tuple[N, ...], parts: N) -> N:
     """Elements of one rank's shard as it is stored: dimension 0 is split and padded to equal parts, as FSDP2 does."""
     return -(-shape[0] // parts) * prod(shape[1:])
 
 
-def owned_elements(shape: tuple[int, ...], parts: N, index: N) -> N:
+def owned_elements(shape: tuple[N, ...], parts: N, index: N) -> N:
     """Elements of shard `index` without padding: the last shards of an odd dimension are smaller, or empty."""
     rows = -(-shape[0] // parts)
     left = shape[0] - index * rows

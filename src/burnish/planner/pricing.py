@@ -11,8 +11,8 @@ from burnish.links import groups
 from burnish.mapping import Mapping
 from burnish.planner.request import Request
 from burnish.price import layout, shapes_of
-from burnish.step_time import mesh_of
 from burnish.rates import rates
+from burnish.step_time import mesh_of
 from burnish.timing import layer_seconds
 
 

@@ -61,9 +61,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
         Comm("p2p", "pp", FORWARD, sent * forward, forward),
         Comm("p2p", "pp", BACKWARD, sent * backward, backward),
     )
-    return replace(
-        work.edit(edit), comms=work.comms + comms, flight=in_flight(config.schedule, work.micro, mesh)
-    )
+    return replace(work.edit(edit), comms=work.comms + comms, flight=in_flight(config.schedule, work.micro, mesh))
 
 
 def stage_share(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> N:

@@ -36,7 +36,9 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
     for block in work.blocks:
         for op in block.ops:
             if op.name == "q" and np.any(op.shapes[0][0] % mesh.tp):
-                raise UserError(f"parallel.tp {mesh.tp} does not divide the {op.shapes[0][0]} features of the query heads")
+                raise UserError(
+                    f"parallel.tp {mesh.tp} does not divide the {op.shapes[0][0]} features of the query heads"
+                )
 
 
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:

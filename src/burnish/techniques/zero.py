@@ -154,7 +154,7 @@ def _group_elements(work: Work, parts: N) -> tuple[N, N]:
     outside: N = 0
     layer: N = 0
     for block in work.blocks:
-        own = sum(parts * shard_elements(shape, parts) for op in block.ops for shape in op.shapes)
+        own: N = sum((parts * shard_elements(shape, parts) for op in block.ops for shape in op.shapes), 0)
         if block.entering:
             layer = pick(own > layer, own, layer)
         else:
