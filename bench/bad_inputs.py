@@ -5,6 +5,12 @@ from __future__ import annotations
 from counted import run_tests
 from record import record
 
+# Bad inputs of every verb, and those of planning a model: chips, models, degrees that do not divide.
+TESTS = {"": "tests/cli/test_bad_inputs.py", "planner_": "tests/cli/test_plan_bad_inputs.py"}
+
 if __name__ == "__main__":
-    count, wrong = run_tests("bad_inputs", "tests/cli/test_bad_inputs.py::test_one_line_and_exit_code_2")
-    print(record("bad_inputs", {"answered": count - wrong, "wrong": wrong}))
+    values = {}
+    for name, file in TESTS.items():
+        count, wrong = run_tests(f"{name}bad_inputs", f"{file}::test_one_line_and_exit_code_2")
+        values |= {f"{name}answered": count - wrong, f"{name}wrong": wrong}
+    print(record("bad_inputs", values), values)

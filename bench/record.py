@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from burnish.hardware import detect
 from burnish.lock import versions
@@ -15,8 +16,8 @@ from burnish.records import write_text
 RESULTS = Path(__file__).parent / "results"
 
 
-def record(name: str, values: Mapping[str, float | int | bool | str]) -> Path:
-    """Write `values` under the names that the table in bars.py reads. Replaces an earlier result as a whole."""
+def record(name: str, values: Mapping[str, Any]) -> Path:
+    """Write `values`, plain ones, under the names that the table in bars.py reads. Replaces an earlier result as a whole."""
     here = detect()
     content = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
