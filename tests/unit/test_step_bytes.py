@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from burnish import apply, describe, simulate
+from burnish import apply, decoder_parts, simulate
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.describe import Shapes
@@ -71,7 +71,7 @@ def test_with_one_micro_batch_there_are_no_gradients_yet_when_logits_are_made():
 
 
 def test_a_chunk_is_that_of_the_loss():
-    assert describe.CHUNK == cross_entropy.CHUNK
+    assert decoder_parts.CHUNK == cross_entropy.CHUNK
 
 
 MODELS = {

@@ -15,6 +15,7 @@ from burnish.rows.measured import flops_implied, utilisation
 from burnish.rows.model import GUESSED, NOTHING_BUT_LAYERS, parameters_of
 from burnish.rows.training import Row, Setting
 
+FULL = 0.97  # of a card: states that leave less have no room for a batch
 IMPOSSIBLE, SUSPICIOUS = "impossible", "suspicious"
 SPARE_LAYERS = 2  # embedding and head may count as layers of a pipeline
 AGREE = 0.025  # figures of one run that should follow from each other
@@ -103,7 +104,7 @@ def _ran(row: Row, setting: Setting) -> list[str]:
     """Runs that cannot have run: states larger than the memory, or faster than the chip."""
     found = []
     chip, need = setting.cluster.chip, state_bytes(setting)
-    if chip.memory and need > chip.memory:
+    if chip.memory and need > FULL * chip.memory:
         found.append(f"{need / GIB:.0f} GiB of states on {chip.memory / GIB:.0f} GiB")
     peak, seconds = max(chip.flops.values(), default=0.0), row.measured.seconds
     if peak and seconds and row.setting is not None:
