@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from burnish import apply, decoder_parts, simulate
+from burnish import apply, decoder_parts, describe, simulate
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.describe import Shapes

@@ -94,6 +94,12 @@ def _filled(line: Line, row: Row, setting: Setting, seconds: float, memory: tupl
         experts=bool(setting.job.model.experts),
         seconds=(seconds, measured.seconds) if measured.seconds else None,
         peak=(peak, measured.memory) if measured.memory and measured.outcome == "ok" else None,
-        fits=(peak <= capacity, measured.outcome == "ok"),
+        fits=None if peak > capacity and _unstated(row) else (peak <= capacity, measured.outcome == "ok"),
         stack=setting.stack.name,
     )
+
+
+def _unstated(row: Row) -> bool:
+    """Whether a row leaves open what it recomputes, which decides whether it fits: what is assumed can prove that it does,
+    not that it does not."""
+    return any(assumption.startswith("recompute ") for assumption in row.assumed)
