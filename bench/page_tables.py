@@ -1,0 +1,138 @@
+"""Page tables: what docs show of fitted constants and recorded results, written into the pages from where it is kept.
+
+bench/page_tables.py    writes every block between `<!-- table NAME -->` and `<!-- end -->` anew
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from burnish.rates import Constant, constants
+from burnish.records import write_text
+from burnish.rows.rules import table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+RATES = ROOT / "src" / "burnish" / "tables" / "rates.toml"
+DASH = "\u2013"
+PARTS = {"first_hand": "", "second_hand": "second-hand", "distrusted": "distrusted"}
+
+
+def made(name: str) -> dict[str, Any]:
+    """A recorded result."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def rates_table() -> Iterator[str]:
+    """Every constant of the time model."""
+    said = tomllib.loads(RATES.read_text(encoding="utf-8"))
+    yield f"Fitted on {said['date']} to {said['rows']:,} rows of {said['sources']} sources."
+    yield ""
+    yield "| constant | value | prior | rows | what it is |"
+    yield "|---|---|---|---|---|"
+    for name, constant in constants().items():
+        prior = f"{constant.prior:.3g} ({spread(constant)})" if constant.fitted else "not fitted"
+        yield f"| `{name}` | {constant.value:.3g} | {prior} | {constant.rows or DASH} | {constant.meaning} |"
+
+
+def spread(constant: Constant) -> str:
+    """How far one standard deviation of the prior reaches."""
+    return f"± {100 * constant.spread:.0f} %"
+
+
+def folds_table() -> Iterator[str]:
+    """The check on sources left out."""
+    found = made("folds")
+    values = found["values"]
+    yield "| constants fitted without a source, judged on it | |"
+    yield "|---|---|"
+    yield f"| sources | {values['sources']} |"
+    yield f"| mean over them of the mean error | {values['mean_percent']:.1f} % |"
+    yield f"| the worst of them | {values['worst_percent']:.1f} % |"
+    yield f"| measured on | {found['date'][:10]} |"
+
+
+def score_table() -> Iterator[str]:
+    """Means of the score, beside what is aimed at."""
+    found = made("score_rows")
+    values = found["values"]
+    yield f"Measured on {found['date'][:10]}: {values['expressed']:,} of {values['rows']:,} rows are expressed,"
+    yield f"{values['expressed_percent']:.1f} %; {values['timed']:,} first-hand ones have a step time."
+    yield ""
+    yield "| step time, one set of constants | error |"
+    yield "|---|---|"
+    figures = (
+        ("median_percent", "median over rows"),
+        ("mean_percent", "mean over rows"),
+        ("mean_over_sources_percent", f"mean over the {values['sources_counted']} sources of {enough()} rows and more"),
+        ("worst_source_percent", "the worst of these sources"),
+        ("experts_percent", "models with experts"),
+        ("second_hand_mean_percent", f"{values['second_hand_rows']} second-hand rows, mean"),
+        ("distrusted_mean_percent", f"{values['distrusted_rows']} distrusted rows, mean"),
+    )
+    yield from (f"| {title} | {values[name]:.1f} % |" for name, title in figures)
+    yield f"| regret of the mapping picked for a job, Aleph Alpha's sheets | {values['aleph_regret_percent']:.2f} % |"
+
+
+def enough() -> int:
+    """Rows a source needs to count in the mean over sources."""
+    return int(table("score_bars")["groups"]["mean_over_sources_of"])
+
+
+def sources_table() -> Iterator[str]:
+    """Each source; those kept apart below the others."""
+    values = made("score_sources")["values"]
+    yield "| source | rows | expressed | timed | median | mean | worst | fits: right, wrong | tau |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for part, apart in PARTS.items():
+        for source, block in sorted(values[part].items(), key=lambda item: -item[1]["timed"]):
+            name = f"*{apart}*: {source}" if apart else source
+            times = " | ".join(shown(block[f"time_{what}_pct"], 1) for what in ("median", "mean", "worst"))
+            fits = DASH if block["fit_right"] is None else f"{block['fit_right']}, {block['fit_wrong']}"
+            counts = f"{block['rows']} | {block['expressed']} | {block['timed']}"
+            yield f"| {name} | {counts} | {times} | {fits} | {shown(block['kendall_tau'], 2)} |"
+
+
+def shown(value: float | None, digits: int) -> str:
+    """A figure, or a dash."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "rates": rates_table,
+    "folds": folds_table,
+    "score": score_table,
+    "sources": sources_table,
+}
+BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def filled(text: str) -> str:
+    """A page with its tables as they should stand."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n" + "\n".join(TABLES[block[2]]()) + f"\n\n{block[3]}", text)
+
+
+def pages() -> list[Path]:
+    """Pages with such tables."""
+    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+def main() -> int:
+    """Write the pages."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            write_text(page, new)
+            print(f"{page.relative_to(ROOT)}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
