@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from burnish.planner import plan_model, request
+from burnish.planner import text as planned
 from burnish.rates import Constant, constants
 from burnish.records import write_text
 from burnish.rows.rules import table
@@ -20,6 +22,9 @@ from burnish.rows.rules import table
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 RATES = ROOT / "src" / "burnish" / "tables" / "rates.toml"
+# The plan that the README shows, and lines that are left out of it.
+PLAN = ("llama-3-70b", "h100-sxm:8x8", 8192, 128)
+REASONS = 3
 DASH = "\u2013"
 PARTS = {"first_hand": "", "second_hand": "second-hand", "distrusted": "distrusted"}
 
@@ -100,6 +105,14 @@ def sources_table() -> Iterator[str]:
             yield f"| {name} | {counts} | {times} | {fits} | {shown(block['kendall_tau'], 2)} |"
 
 
+def plan_block() -> Iterator[str]:
+    """What a plan prints, up to its first few reasons."""
+    lines = list(planned.lines(plan_model(request(*PLAN))))
+    why = lines.index("why") + 1
+    first = [at for at in range(why, len(lines)) if lines[at][2:3].strip()]
+    return iter(("```text", *lines[: first[REASONS]], "  ...", "```"))
+
+
 def shown(value: float | None, digits: int) -> str:
     """A figure, or a dash."""
     return DASH if value is None else f"{value:.{digits}f}"
@@ -110,6 +123,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "folds": folds_table,
     "score": score_table,
     "sources": sources_table,
+    "plan": plan_block,
 }
 BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.S)
 
@@ -121,7 +135,8 @@ def filled(text: str) -> str:
 
 def pages() -> list[Path]:
     """Pages with such tables."""
-    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(page.read_text(encoding="utf-8"))]
+    every = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    return [page for page in every if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def main() -> int:
