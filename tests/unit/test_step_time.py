@@ -137,6 +137,8 @@ COUNT = 70_553_706_496  # its parameters
         # seven borders between stages, there and back; five chunks a stage pass them 7 x 5 + 4 times
         (Mapping(tp=8, pp=8, sp=1), 2 * 7 * TOTAL),
         (Mapping(tp=8, pp=8, sp=1, vpp=5), 2 * (7 * 5 + 4) * TOTAL),
+        # on each of four stages a ring over two nodes for its layers, and three borders between them
+        (Mapping(tp=16, pp=4, sp=1), 80 * 8 * TOTAL * 15 / 16 * 2 + 2 * 3 * TOTAL),
     ],
 )
 def test_bytes_across_nodes_of_70_billion_parameters(mapping: Mapping, expected: float) -> None:
