@@ -94,13 +94,13 @@ def enough() -> int:
 def sources_table() -> Iterator[str]:
     """Each source; those kept apart below the others."""
     values = made("score_sources")["values"]
-    yield "| source | rows | expressed | timed | median | mean | worst | fits: right, wrong | tau |"
+    yield "| source | rows | expressed | timed | median | mean | worst | fits: right, wrong, withheld | tau |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for part, apart in PARTS.items():
         for source, block in sorted(values[part].items(), key=lambda item: -item[1]["timed"]):
             name = f"*{apart}*: {source}" if apart else source
             times = " | ".join(shown(block[f"time_{what}_pct"], 1) for what in ("median", "mean", "worst"))
-            fits = DASH if block["fit_right"] is None else f"{block['fit_right']}, {block['fit_wrong']}"
+            fits = DASH if block["fit_right"] is None else verdicts(block)
             counts = f"{block['rows']} | {block['expressed']} | {block['timed']}"
             yield f"| {name} | {counts} | {times} | {fits} | {shown(block['kendall_tau'], 2)} |"
 
@@ -111,6 +111,12 @@ def plan_block() -> Iterator[str]:
     why = lines.index("why") + 1
     first = [at for at in range(why, len(lines)) if lines[at][2:3].strip()]
     return iter(("```text", *lines[: first[REASONS]], "  ...", "```"))
+
+
+def verdicts(block: dict[str, Any]) -> str:
+    """Verdicts on memory that were right, that were wrong, and those that were not given."""
+    right, wrong = block["fit_right"], block["fit_wrong"]
+    return f"{right}, {wrong}, {block['expressed'] - right - wrong}"
 
 
 def shown(value: float | None, digits: int) -> str:
