@@ -27,7 +27,7 @@ LAYERS = (
     ("rows", "ci_arguments", "ci_rows", "score"),
     ("plan_schedule", "plan_timeline"),
     ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
-    ("apply", "planner", "plan", "lock", "run_folder"),
+    ("apply", "planner", "recipe_price", "plan", "lock", "run_folder"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),
     ("out_of_memory", "runnable", "progress", "finished"),
     ("run",),

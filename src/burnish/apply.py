@@ -28,18 +28,33 @@ def passes(recipe: Recipe) -> list[Technique]:
 
 
 def mesh_of(recipe: Recipe, rank: int = 0) -> Mesh:
-    """The arrangement of ranks a recipe asks for, as `rank` sees it."""
-    return Mesh(dp=recipe.parallel.dp, shard=recipe.parallel.shard, per_node=recipe.machine.per_node, rank=rank)
+    """The arrangement of ranks a recipe asks for, as `rank` of all of them sees it: tensor-parallel ones are neighbours,
+    then come context, data and pipeline."""
+    asked = recipe.parallel
+    tokens = asked.cp * asked.dp
+    return Mesh(
+        dp=asked.dp,
+        shard=asked.shard,
+        per_node=recipe.machine.per_node,
+        rank=rank // asked.tp % tokens,
+        tp=asked.tp,
+        cp=asked.cp,
+        pp=asked.pp,
+        vpp=asked.vpp,
+        ep=asked.ep,
+        stage=rank // (asked.tp * tokens),
+    )
 
 
 def predict(recipe: Recipe, work: Work, rank: int = 0) -> tuple[Work, tuple[Pass, ...]]:
     """The description of `rank` after every technique, and the passes taken. Raises UserError when one does not fit.
 
-    The first rank holds as much as any: shards of an odd size are largest there.
+    Of a pipeline stage the first rank holds as much as any: shards of an odd size are largest there.
     """
-    mesh = mesh_of(recipe, rank)
+    every = mesh_of(recipe, rank)
     taken = []
     for technique in passes(recipe):
+        mesh = technique.view(every)
         config = technique.settled(recipe, work, mesh)
         work = technique.module.predict(config, work, mesh)
         reason = technique.reason
@@ -47,6 +62,12 @@ def predict(recipe: Recipe, work: Work, rank: int = 0) -> tuple[Work, tuple[Pass
             reason += f"; chosen: {config}"
         taken.append(Pass(technique=technique.name, reason=reason, plan_only=technique.plan_only))
     return work, tuple(taken)
+
+
+def stage_ranks(recipe: Recipe) -> range:
+    """The first rank of each pipeline stage."""
+    ranks = recipe.parallel.world // recipe.parallel.pp
+    return range(0, recipe.parallel.world, ranks)
 
 
 def apply(recipe: Recipe, trainable: Trainable, work: Work | None = None) -> Trainable:
@@ -58,9 +79,10 @@ def apply(recipe: Recipe, trainable: Trainable, work: Work | None = None) -> Tra
     chosen = passes(recipe)
     if only := [technique.name for technique in chosen if technique.plan_only]:
         raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
-    mesh = mesh_of(recipe)
+    every = mesh_of(recipe)
     work = describe(recipe.model, shapes_of(recipe)) if work is None else work
     for technique in chosen:
+        mesh = technique.view(every)
         config = technique.settled(recipe, work, mesh)
         trainable = technique.module.apply(config, trainable, mesh)
         work = technique.module.predict(config, work, mesh)

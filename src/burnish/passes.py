@@ -6,14 +6,14 @@ The order is the same for every model; each row says why it stands where it does
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from burnish.techniques import checkpointing, precision, zero
+from burnish.mesh import Mesh
+from burnish.techniques import checkpointing, context, experts, pipeline, precision, tensor, zero
 
 if TYPE_CHECKING:
-    from burnish.mesh import Mesh
     from burnish.recipe import Recipe
     from burnish.work import Work
 
@@ -23,10 +23,22 @@ def changed(config: Any, recipe: Recipe) -> bool:
     return config is not None and config != type(config)()
 
 
+def all_ranks(mesh: Mesh) -> Mesh:
+    """The arrangement of ranks as it is: how most techniques see it."""
+    return mesh
+
+
+def token_ranks(mesh: Mesh) -> Mesh:
+    """Ranks that hold the same parameters and see other tokens, data-parallel and context-parallel ones, as one axis."""
+    return replace(mesh, dp=mesh.dp * mesh.cp, cp=1)
+
+
 @dataclass(frozen=True)
 class Technique:
-    """A technique: its file, why it comes at its place, where a recipe keeps its settings, and when it is in use.
+    """A technique: its file, why it comes at its place, where a recipe keeps its settings, when it is in use, and how it
+    sees the ranks.
 
+    A section that holds more than the technique's settings is one that several share: each takes its own keys of it.
     Without a `section` the settings stand in the recipe's `techniques` under the technique's name, and the technique is
     used when they are there.
     """
@@ -36,6 +48,7 @@ class Technique:
     reason: str
     section: str = ""
     used: Callable[[Any, Recipe], bool] = changed
+    view: Callable[[Mesh], Mesh] = all_ranks
 
     @property
     def plan_only(self) -> bool:
@@ -49,7 +62,10 @@ class Technique:
         value: Any = recipe
         for key in self.section.split("."):
             value = getattr(value, key)
-        return value
+        config = self.module.Config
+        if isinstance(value, config):
+            return value
+        return config(**{key: getattr(value, key) for key in config.model_fields})
 
     def is_used(self, recipe: Recipe) -> bool:
         """Whether the recipe uses it."""
@@ -72,6 +88,34 @@ PASSES: tuple[Technique, ...] = (
         section="precision",
     ),
     Technique(
+        "tensor",
+        tensor,
+        "before other splits: heads and vocabulary are whole here, and its ranks are the closest",
+        section="parallel",
+        used=lambda config, recipe: recipe.parallel.tp > 1,
+    ),
+    Technique(
+        "context",
+        context,
+        "after tensor: it passes on the keys and values of a rank's own heads",
+        section="parallel",
+        used=lambda config, recipe: recipe.parallel.cp > 1,
+    ),
+    Technique(
+        "experts",
+        experts,
+        "after context: a rank sends the tokens that it has, and a stage has whole sets of experts",
+        section="parallel",
+        used=lambda config, recipe: recipe.parallel.ep > 1,
+    ),
+    Technique(
+        "pipeline",
+        pipeline,
+        "after what splits a layer: it sends a rank's part of one; before checkpointing, which counts a stage's layers",
+        section="parallel",
+        used=lambda config, recipe: recipe.parallel.pp > 1,
+    ),
+    Technique(
         "checkpointing",
         checkpointing,
         "before sharding: a layer's second forward runs inside the gather that its backward makes",
@@ -82,7 +126,8 @@ PASSES: tuple[Technique, ...] = (
         zero,
         "last: it splits the states of whatever the others have made",
         section="parallel.zero",
-        used=lambda config, recipe: config.stage > 0 or recipe.parallel.dp > 1,
+        used=lambda config, recipe: config.stage > 0 or recipe.parallel.dp * recipe.parallel.cp > 1,
+        view=token_ranks,
     ),
 )
 

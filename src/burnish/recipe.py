@@ -82,11 +82,27 @@ class Train(Section):
 
 
 class Parallel(Section):
-    """Ranks: `dp` data-parallel ones, of which `shard` split one copy of the states (0 = all)."""
+    """Ranks of each axis: `dp` see rows of their own, `tp` split matrices, `cp` sequences, `pp` layers, `ep` experts.
+
+    `shard` of the dp x cp ranks split one copy of the states (0 = all). `sequence`: tensor-parallel ranks split the tokens
+    between products too. `vpp` chunks a pipeline stage takes in turn, in the order of `schedule`.
+    """
 
     dp: int = Field(default=1, ge=1)
     shard: int = Field(default=0, ge=0)
     zero: Zero = Zero()
+    tp: int = Field(default=1, ge=1)
+    sequence: bool = True
+    cp: int = Field(default=1, ge=1)
+    ep: int = Field(default=1, ge=1)
+    pp: int = Field(default=1, ge=1)
+    vpp: int = Field(default=1, ge=1)
+    schedule: Literal["gpipe", "1f1b", "zero-bubble"] = "1f1b"
+
+    @property
+    def world(self) -> int:
+        """Ranks in all; those of experts are among the others."""
+        return self.dp * self.tp * self.cp * self.pp
 
 
 class Memory(Section):
@@ -227,6 +243,21 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
         refuse("schedule.kind wsd needs schedule.decay_steps of at least 1")
     if shared := set(data.train) & set(data.heldout):
         refuse(f"data.heldout: {sorted(shared)[0]!r} is also in data.train; a text cannot be both")
-    if parallel.shard and parallel.dp % parallel.shard:
-        legal = [n for n in range(1, parallel.dp + 1) if parallel.dp % n == 0]
-        refuse(f"parallel.shard {parallel.shard} does not divide parallel.dp {parallel.dp}; values that do: {legal}")
+    if wrong := _parallel(parallel, data.seq):
+        refuse(wrong)
+
+
+def _parallel(parallel: Parallel, seq: int) -> str:
+    """What is wrong with the ranks, with the values that would be right; empty when nothing is."""
+    ranks, name = parallel.dp * parallel.cp, "parallel.dp x cp" if parallel.cp > 1 else "parallel.dp"
+    if parallel.shard and ranks % parallel.shard:
+        legal = [n for n in range(1, ranks + 1) if ranks % n == 0]
+        return f"parallel.shard {parallel.shard} does not divide {name} {ranks}; values that do: {legal}"
+    if parallel.vpp > 1 and parallel.pp == 1:
+        return f"parallel.vpp {parallel.vpp} cuts the stages of a pipeline, and there is one; use parallel.pp above 1"
+    chunks = 2 * parallel.cp
+    if parallel.cp > 1 and seq % chunks:
+        near = seq // chunks * chunks
+        right = f"{near} or {near + chunks}" if near else str(chunks)
+        return f"data.seq {seq} is not a multiple of 2 x parallel.cp {parallel.cp}; use {right}"
+    return ""

@@ -48,6 +48,9 @@ def plan(made: Plan, console: Console | None = None) -> None:
     ):
         if key in made.predicted:
             table.add_row(name, text(made.predicted[key], unit))
+        if key == "comm.bytes":
+            for axis, size in _by_axis(made):
+                table.add_row(f"  of it {axis}", text(size, "bytes"))
     out.print(table)
     for note in made.notes:
         out.print(f"note: {note}", style="dim", highlight=False)
@@ -57,6 +60,12 @@ def plan(made: Plan, console: Console | None = None) -> None:
         None: "memory of this device is not known",
     }
     out.print(verdict[made.fits])
+
+
+def _by_axis(made: Plan) -> list[tuple[str, float]]:
+    """Bytes sent in a step on each axis of ranks, where a plan tells them apart."""
+    prefix = "comm.bytes."
+    return [(key.removeprefix(prefix), size) for key, size in made.predicted.items() if key.startswith(prefix)]
 
 
 def report(made: Report, console: Console | None = None) -> None:

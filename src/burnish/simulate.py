@@ -42,7 +42,8 @@ def step_bytes(work: Work) -> dict[str, N]:
 
     At the end of forward the loss makes its logits, and there are gradients only if an earlier micro batch left some. In
     backward a recomputed layer comes back and gradients of activations are made; those of parameters appear as saved
-    tensors go, so this one is a ceiling. `passing` is what makes the sum that of the fuller moment.
+    tensors go, so this one is a ceiling. `passing` is what makes the sum that of the fuller moment. A pipeline stage has
+    saved tensors of all its micro batches in flight.
     """
     state = state_bytes(work)
     if work.sharding.offloaded:
@@ -50,7 +51,7 @@ def step_bytes(work: Work) -> dict[str, N]:
     kinds = {f"{name}s" if name != "optimizer" else name: size for name, size in state.items()}
     forward = transient_bytes(work) + work.visiting - pick(work.micro > 1, 0, kinds["gradients"])
     backward = backward_bytes(work) + work.passing
-    return {**kinds, "saved": saved_bytes(work), "passing": pick(forward > backward, forward, backward)}
+    return {**kinds, "saved": work.flight * saved_bytes(work), "passing": pick(forward > backward, forward, backward)}
 
 
 def step_seconds(work: Work, chip: Chip, compute: str = "fp32") -> float | np.ndarray | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from burnish.errors import UserError
-from burnish.mesh import Mesh
+from burnish.mesh import Mesh, pick
 from burnish.section import Section
 from burnish.work import ACTIVATION, BACKWARD, EXPERT, FORWARD, Block, Comm, Op, Saved, Work
 
@@ -28,10 +28,17 @@ class Config(Section):
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError when the experts do not divide."""
-    for op in (op for block in work.blocks for op in block.ops):
-        if op.group == "experts" and np.any(op.parts % mesh.ep):
-            raise UserError(f"parallel.ep {mesh.ep} does not divide the {op.parts} experts")
+    """Raises UserError when there are no experts, they do not divide, or there are not as many ranks (single mapping)."""
+    counts = [int(op.parts) for block in work.blocks for op in block.ops if op.group == "experts"]
+    if not counts:
+        raise UserError(f"parallel.ep {mesh.ep}: the model has no experts; use parallel.ep=1")
+    ranks, spread = mesh.dp * mesh.cp * mesh.tp, mesh.ep * mesh.etp
+    legal = [n for n in range(1, counts[0] + 1) if counts[0] % n == 0 and np.all(ranks % (n * mesh.etp) == 0)]
+    if np.any(counts[0] % mesh.ep) or np.any(ranks % spread):
+        raise UserError(
+            f"parallel.ep {mesh.ep} must divide {counts[0]} experts and, with the ranks that split one, the {ranks} ranks "
+            f"of a stage; use {', '.join(map(str, legal))}"
+        )
 
 
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
@@ -53,7 +60,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             loose=op.loose // mesh.tp,
             passed=op.passed // mesh.tp,
             made=op.made // mesh.tp,
-            parts=np.maximum(op.parts // mesh.ep, 1) if op.group == "experts" else op.parts,
+            parts=pick(op.parts > mesh.ep, op.parts // mesh.ep, 1) if op.group == "experts" else op.parts,
             saved=kept,
             comms=op.comms + _sent(op, work, mesh),
         )

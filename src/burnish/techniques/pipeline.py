@@ -6,46 +6,89 @@ Idea    Huang et al. 2019, "GPipe" (arXiv 1811.06965); Narayanan et al. 2021 (ar
 Gain    parameters and states: 1/pp. A stage's activations are those of the micro batches in flight: pp of them on the first
         stage under 1F1B, all under GPipe.
 Price   the ranks wait (pp - 1)/vpp of a micro batch's time a step, and send a layer's input forward and its gradient back
-        between stages: little, so this is the axis that crosses nodes.
+        between stages: little, so this is the axis that crosses nodes. A tied head is a copy of the embedding on another
+        stage, and the two sum their gradients once a step.
 Limits  few micro batches make the wait a large share. The first stage has the embedding, the last one the head.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from burnish.errors import UserError
+from burnish.mapping import SCHEDULE
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
-from burnish.work import BACKWARD, FORWARD, Block, Comm, Work
+from burnish.work import BACKWARD, FORWARD, Block, Comm, Op, Work
 
 PLAN_ONLY = True
-GPIPE = 0
-# Between whole layers; so that they take equally long; so that they have equally many parameters.
+GPIPE = SCHEDULE.index("gpipe")
+# Where a search cuts, its fullest stages standing for all: between whole layers; so that they take equally long; so that
+# they have equally many parameters.
 CUT = ("layers", "time", "parameters")
 
 
 class Config(Section):
-    """`schedule`: an index into `mapping.SCHEDULE`. `cut`: where stages end, an index into `CUT`."""
+    """`schedule`: the order of forward and backward passes.
 
-    schedule: int = 1
-    cut: int = 0
+    `exact`: each stage has its own whole layers and what else stands on it. A search cuts as `CUT` says instead, with
+    `schedule` an index into `mapping.SCHEDULE` and `cut` one into `CUT`.
+    """
+
+    schedule: Literal["gpipe", "1f1b", "zero-bubble"] = "1f1b"
+    exact: ClassVar[bool] = True
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError for more stages than layers."""
-    layers = sum(block.layers for block in work.blocks if block.entering)
-    if np.any(mesh.pp * mesh.vpp > layers):
-        raise UserError(f"parallel.pp {mesh.pp} x vpp {mesh.vpp} is more than the {layers} layers")
+    """Raises UserError for more stages than layers, and for chunks that a schedule or the micro batches do not allow."""
+    layers, stages = layers_of(work), mesh.pp * mesh.vpp
+    if np.any(stages > layers):
+        raise UserError(
+            f"parallel.pp {mesh.pp} x parallel.vpp {mesh.vpp} is more than the {layers} layers; use at most {layers}"
+        )
+    if np.any(mesh.vpp > 1) and config.schedule != "1f1b":
+        raise UserError(
+            f"parallel.schedule {config.schedule} takes no chunks; use parallel.vpp=1 or parallel.schedule=1f1b"
+        )
+    if np.any((mesh.vpp > 1) & (work.micro % mesh.pp > 0)):
+        raise UserError(
+            f"parallel.vpp {mesh.vpp}: chunks take micro batches in rounds of parallel.pp {mesh.pp}, and a step has "
+            f"{work.micro}; make them a multiple of {mesh.pp}, or use parallel.vpp=1"
+        )
+
+
+def layers_of(work: Work) -> N:
+    """Layers of all kinds."""
+    return sum(block.layers for block in work.blocks if block.entering)
 
 
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
-    """The work of stage `mesh.stage`: its layers, its micro batches in flight, and what it sends to its neighbours."""
-    last = mesh.stage == mesh.pp - 1
-    first = mesh.stage == 0
+    """The work of stage `mesh.stage`: its layers, its micro batches in flight, and what it sends to its neighbours.
+
+    A send is counted where it starts; the last chunk of a micro batch sends nothing forward, the first nothing back.
+    """
+    first, last = mesh.stage == 0, mesh.stage == mesh.pp - 1
+    sent = sum(work.bytes.activation * block.entering.elements for block in work.blocks[1:2] if block.entering)
+    forward, backward = (pick(mesh.pp > 1, mesh.vpp - 1 * end, 0) for end in (last, first))
+    comms = (
+        Comm("p2p", "pp", FORWARD, sent * forward, forward),
+        Comm("p2p", "pp", BACKWARD, sent * backward, backward),
+    )
+    staged = _staged if getattr(config, "exact", False) else _shared
+    order = SCHEDULE.index(config.schedule) if isinstance(config.schedule, str) else config.schedule
+    return replace(
+        staged(config, work, mesh, first, last),
+        comms=work.comms + comms,
+        flight=in_flight(order, work.micro, mesh),
+    )
+
+
+def _shared(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> Work:
+    """A stage as a share of all layers, for a search over stages that stand for others."""
     share = stage_share(config, work, mesh, first, last)
 
     def edit(block: Block) -> Block:
@@ -53,15 +96,84 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             return replace(block, layers=block.layers * share)
         return replace(block, layers=block.layers * (first if block.name == "embed" else last))
 
-    sent = sum(work.bytes.activation * block.entering.elements for block in work.blocks[1:2] if block.entering)
-    chunks = mesh.vpp
-    forward = pick((mesh.pp > 1) & ~(last & (chunks == 1)), 1, 0) * chunks
-    backward = pick((mesh.pp > 1) & ~(first & (chunks == 1)), 1, 0) * chunks
-    comms = (
-        Comm("p2p", "pp", FORWARD, sent * forward, forward),
-        Comm("p2p", "pp", BACKWARD, sent * backward, backward),
-    )
-    return replace(work.edit(edit), comms=work.comms + comms, flight=in_flight(config.schedule, work.micro, mesh))
+    return work.edit(edit)
+
+
+def _staged(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> Work:
+    """A stage with its own whole layers; kinds of layers follow one another as the description lists them.
+
+    What is nowhere on it is left out. Bytes of vectors held in a second format go with the vectors.
+    """
+    blocks: list[Block] = []
+    before: N = 0
+    for block in _with_copy(work, mesh):
+        if block.entering is not None:
+            own = sum(_common(before, before + block.layers, *chunk) for chunk in _chunks(layers_of(work), mesh))
+            before = before + block.layers
+            blocks.append(replace(block, layers=own))
+        else:
+            here = 1 * (first if block.name == "embed" else last)
+            blocks.append(replace(block, layers=block.layers * here, ops=tuple(_here(op, here) for op in block.ops)))
+    staged = replace(work, blocks=tuple(block for block in blocks if np.any(block.layers)))
+    vectors = _vectors(work)
+    return replace(staged, gathered=work.gathered * _vectors(staged) // vectors if np.any(vectors) else work.gathered)
+
+
+def _here(op: Op, here: N) -> Op:
+    """An operation whose passing tensors are there on its own stage only."""
+    return replace(op, transient=tuple(replace(saved, elements=saved.elements * here) for saved in op.transient))
+
+
+def _vectors(work: Work) -> N:
+    return sum(n * shape[0] for n, shape in work.shapes() if len(shape) == 1)
+
+
+def _with_copy(work: Work, mesh: Mesh) -> tuple[Block, ...]:
+    """The blocks, with the copy of the embedding that a tied head needs on another stage, and the sum of both gradients."""
+    *others, head = work.blocks
+    if any(op.name == "head" and op.shapes for op in head.ops):
+        return work.blocks
+    apart = pick(mesh.pp > 1, 1, 0)
+    table = next(op for block in work.blocks for op in block.ops if op.name == "embed")
+    size = work.bytes.gradient * table.shapes[0][0] * table.shapes[0][1] * table.trained
+    both = Comm("all_reduce", "pp", BACKWARD, size * apart, apart * table.trained, once=True)
+    copy = Op("copy", (table.shapes[0],), comms=(both,), trained=table.trained, split=table.split, launches=0)
+
+    def summed(op: Op) -> Op:
+        return replace(op, comms=(*op.comms, both)) if op.name == "embed" else op
+
+    here = tuple(replace(block, ops=tuple(map(summed, block.ops))) for block in others)
+    return (*here, Block("copy of the embedding", apart, (copy,)), head)
+
+
+def _chunks(layers: N, mesh: Mesh) -> Iterator[tuple[N, N]]:
+    """First and last + 1 layer of each chunk of a stage; the early ones have one more where whole layers are uneven.
+
+    If that makes chunks even, the embedding and the head count as a layer each (Llama 3, arXiv 2407.21783, section 3.3.2).
+    """
+    chunks = mesh.pp * mesh.vpp
+    ends = (layers % chunks > 0) & ((layers + 2) % chunks == 0)
+
+    def begin(chunk: N) -> N:
+        early = chunk * (layers // chunks) + _least(chunk, layers % chunks)
+        even = chunk * ((layers + 2) // chunks) - 1
+        return pick(ends, _least(pick(even > 0, even, 0), layers), early)
+
+    for number in range(int(np.max(mesh.vpp))):
+        chunk = number * mesh.pp + mesh.stage
+        start, end = begin(chunk), begin(chunk + 1)
+        yield start, pick(number < mesh.vpp, end, start)
+
+
+def _least(a: N, b: N) -> N:
+    return pick(a < b, a, b)
+
+
+def _common(start: N, end: N, first: N, after: N) -> N:
+    """How many layers two ranges have in common."""
+    begin = pick(start > first, start, first)
+    count = _least(end, after) - begin
+    return pick(count > 0, count, 0)
 
 
 def stage_share(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> N:
@@ -71,7 +183,7 @@ def stage_share(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> N
     arXiv 2407.21783, section 3.3.2), else the fuller stages have one layer more. Cut by parameters they count as the layers
     that have as many.
     """
-    layers = sum(block.layers for block in work.blocks if block.entering)
+    layers = layers_of(work)
     cut = np.asarray(config.cut)
     chunks = mesh.pp * mesh.vpp
     whole = 1 * ((layers % chunks > 0) & ((layers + 2) % chunks == 0))
@@ -103,4 +215,4 @@ def in_flight(schedule: N, micro: N, mesh: Mesh) -> N:
     steady = mesh.pp - mesh.stage
     chunks = 2 * (steady - 1) + mesh.pp * (mesh.vpp - 1) + 1
     held = pick(schedule == GPIPE, micro, pick(np.asarray(mesh.vpp) > 1, chunks / mesh.vpp, steady))
-    return np.minimum(held, micro)
+    return _least(held, micro)

@@ -6,39 +6,77 @@ Idea    Shoeybi et al. 2019, "Megatron-LM" (arXiv 1909.08053), section 3: the fi
         norms, residual sums and what they keep are split as well, at the same bytes.
 Gain    parameters, products and what products keep: 1/tp. Norms and layer inputs too with sequence parallelism.
 Price   four all-reduces of a layer's input a layer and micro batch, two in forward and two in backward, on the slowest link
-        of the `tp` ranks; none of them hides behind much.
+        of the `tp` ranks; none of them hides behind much. Two more for the vocabulary, with three numbers a token. Inputs
+        of products that are kept as parts are gathered once more in backward (Korthikanti et al., section 4.2.2).
 Limits  heads must divide; key-value heads fewer than tp are repeated. Beyond a node's fast links it stops to pay.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from burnish.errors import UserError
-from burnish.mesh import Mesh, N
+from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
 from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, ROW, Block, Comm, Op, Saved, Work
 
 PLAN_ONLY = True
+OPENS = {"q": BACKWARD, "up": BACKWARD, "mixer_in": BACKWARD, "shared_up": BACKWARD}  # pairs, in backward
+CLOSES = {"o": FORWARD, "down": FORWARD, "mixer_out": FORWARD, "shared_down": FORWARD}
+LOSS_SUMS = 3  # numbers a token that the loss sums over a split vocabulary: maximum, exponentials, the label's logit
 
 
 class Config(Section):
-    """`sequence`: split the tokens between the products as well."""
+    """`sequence`: split the tokens between the products as well.
 
-    sequence: bool = False
+    `exact`: repeated key-value heads, the vocabulary's padding and traffic, and gathers of kept parts are described too.
+    The planner's rates were fitted to descriptions without them.
+    """
+
+    sequence: bool = True
+    exact: ClassVar[bool] = True
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError when the heads of any layer do not divide by tp (single mapping only)."""
+    """Raises UserError when heads, the feed-forward part or tokens do not divide by tp (single mapping only)."""
     for block in work.blocks:
-        for op in block.ops:
-            if op.name == "q" and np.any(op.shapes[0][0] % mesh.tp):
-                raise UserError(
-                    f"parallel.tp {mesh.tp} does not divide the {op.shapes[0][0]} features of the query heads"
-                )
+        if "q" not in (ops := {op.name: op for op in block.ops}):
+            continue
+        heads, kv_heads = (int(count) for count in heads_of(block, work))
+        width = int(ops["up"].shapes[0][0]) if "up" in ops else 0
+        legal = [n for n in range(1, heads + 1) if _splits(n, heads, kv_heads, width)]
+        if np.any([n not in legal for n in np.atleast_1d(mesh.tp)]):
+            raise UserError(
+                f"parallel.tp {mesh.tp} cannot split {heads} query heads, {kv_heads} key-value heads and a feed-forward "
+                f"part of {width} evenly; use {_listed(legal)}"
+            )
+    parts = mesh.tp * mesh.cp
+    if config.sequence and np.any(work.tokens % parts):
+        raise UserError(
+            f"parallel.sequence: {work.tokens} tokens of a micro batch do not divide into {parts} parts (parallel.tp "
+            f"{mesh.tp} x cp {mesh.cp}); use a data.seq that does, or parallel.sequence=false"
+        )
+
+
+def _splits(tp: int, heads: int, kv_heads: int, width: int) -> bool:
+    """Key-value heads are whole on a rank, or are repeated evenly."""
+    return heads % tp == 0 and width % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)
+
+
+def _listed(legal: list[int]) -> str:
+    *others, last = map(str, legal)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def heads_of(block: Block, work: Work) -> tuple[N, N]:
+    """Query and key-value heads of a layer, before it is split: attention keeps one sum a head and token."""
+    ops = {op.name: op for op in block.ops}
+    sums = next((saved.elements for saved in ops["attention"].saved if saved.name == "log-sum-exp"), 0)
+    heads = sums // work.tokens
+    return heads, ops["k"].shapes[0][0] * heads // ops["q"].shapes[0][0] if "k" in ops else heads
 
 
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
@@ -47,6 +85,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
         return work
     sequence = config.sequence * 1
     tokens = 1 + (mesh.tp - 1) * sequence
+    exact = getattr(config, "exact", False)
 
     def divide(op: Op, block: Block) -> Op:
         by = {COLUMN: mesh.tp, ROW: mesh.tp, EXPERT: 1}.get(op.split, tokens)
@@ -67,7 +106,8 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
 
     def edit(block: Block) -> Block:
         entering = block.entering and _kept(block.entering, mesh.tp, tokens)
-        return replace(block, ops=tuple(divide(op, block) for op in block.ops), entering=entering)
+        divided = replace(block, ops=tuple(divide(op, block) for op in block.ops), entering=entering)
+        return _exactly(block, divided, work, mesh, sequence) if exact else divided
 
     return work.edit(edit)
 
@@ -86,16 +126,85 @@ def _shape(shape: tuple[N, ...], split: str, tp: N) -> tuple[N, ...]:
 
 def _comms(op: Op, block: Block, work: Work, mesh: Mesh, sequence: N) -> tuple[Comm, ...]:
     """Sums that close a pair of matrices in forward and open it in backward; split by tokens they are two halves."""
-    pairs = {"o": FORWARD, "down": FORWARD, "mixer_out": FORWARD, "shared_down": FORWARD}
-    opening = {"q": BACKWARD, "up": BACKWARD, "mixer_in": BACKWARD, "shared_up": BACKWARD}
-    phase = (pairs | opening).get(op.name)
+    phase = (CLOSES | OPENS).get(op.name)
     if phase is None or block.entering is None:
         return ()
-    size = work.bytes.activation * block.entering.elements
+    return _sums(phase, phase, work.bytes.activation * block.entering.elements, mesh, sequence)
+
+
+def _sums(gathers: str, reduces: str, size: N, mesh: Mesh, sequence: N) -> tuple[Comm, ...]:
+    """A sum of `size` bytes over the ranks, whole or as its two halves in their phases."""
     split = (mesh.tp > 1) * 1
     whole, halves = split * (1 - sequence), split * sequence
     return (
-        Comm("all_reduce", "tp", phase, size * whole, whole),
-        Comm("all_gather", "tp", phase, size * halves, halves),
-        Comm("reduce_scatter", "tp", phase, size * halves, halves),
+        Comm("all_reduce", "tp", reduces, size * whole, whole),
+        Comm("all_gather", "tp", gathers, size * halves, halves),
+        Comm("reduce_scatter", "tp", reduces, size * halves, halves),
     )
+
+
+def _exactly(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) -> Block:
+    """A divided kind of layer with what does not divide evenly put right, and the traffic of the vocabulary."""
+    before = {op.name: op for op in whole.ops}
+    kv_heads = heads_of(whole, work)[1] if "k" in before else mesh.tp
+    owned = pick(mesh.tp > kv_heads, kv_heads, mesh.tp)
+
+    def right(op: Op) -> Op:
+        if op.name in ("k", "v"):
+            return _repeated(op, before[op.name], owned)
+        if op.name == "attention" and "k" in before:
+            inputs = sum(before[name].made // (mesh.tp if name == "q" else owned) for name in ("q", "k", "v"))
+            saved = tuple(replace(s, elements=inputs) if s.name == "q, k, v" else s for s in op.saved)
+            return replace(op, saved=saved, passed=op.passed // owned)
+        if op.name in OPENS and whole.entering is not None:
+            again = (mesh.tp > 1) * sequence
+            size = work.bytes.activation * whole.entering.elements
+            return replace(op, comms=(*op.comms, Comm("all_gather", "tp", BACKWARD, size * again, again)))
+        if op.name == "embed":
+            sums = _sums(BACKWARD, FORWARD, work.bytes.activation * work.tokens * op.shapes[0][1], mesh, sequence)
+            return replace(op, saved=before["embed"].saved, comms=(*op.comms, *sums))
+        return _vocabulary(op, before["head"], work, mesh, sequence) if op.name == "head" else op
+
+    return replace(divided, ops=tuple(map(right, divided.ops)))
+
+
+def _repeated(op: Op, whole: Op, owned: N) -> Op:
+    """A key or value projection of a rank that holds one of `owned` different parts."""
+    shapes = tuple((shape[0] // owned, shape[1]) for shape in whole.shapes)
+    flops, backward = whole.flops // owned, whole.backward // owned
+    return replace(op, shapes=shapes, flops=flops, backward=backward, made=whole.made // owned)
+
+
+def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
+    """The head of a rank: its rows of the vocabulary, padded to equal parts, and the sums of the loss.
+
+    The gradient of the hidden states is summed where it is made: in forward by a chunked loss.
+    """
+    rows = whole.made // work.tokens
+    part = -(-rows // mesh.tp)
+
+    def share(size: N) -> N:
+        return size // rows * part
+
+    def kept(saved: Saved, divided: Saved) -> Saved:
+        return replace(saved, elements=share(saved.elements)) if _of_vocabulary(saved) else divided
+
+    size = next(saved.elements for saved in whole.saved if not _of_vocabulary(saved)) * work.bytes.activation
+    made = FORWARD if isinstance(whole.backward, int) and not whole.backward else BACKWARD
+    split = (mesh.tp > 1) * 1
+    numbers = split * LOSS_SUMS
+    loss = Comm("all_reduce", "tp", FORWARD, numbers * work.bytes.statistic * work.tokens, numbers)
+    return replace(
+        op,
+        flops=share(whole.flops),
+        backward=share(whole.backward),
+        made=share(whole.made),
+        saved=tuple(map(kept, whole.saved, op.saved)),
+        transient=tuple(map(kept, whole.transient, op.transient)),
+        comms=(*op.comms, *_sums(FORWARD, made, size, mesh, sequence), loss),
+    )
+
+
+def _of_vocabulary(saved: Saved) -> bool:
+    """Whether a tensor of the head has a row or column for each word."""
+    return saved.name in ("logits", "weight gradient")
