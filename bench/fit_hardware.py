@@ -244,7 +244,8 @@ def main() -> int:
         print(f"{error:6.1f} %  {(rows.sources == source).sum():5d} rows  {source}")
     mean = float(np.mean(list(errors.values())))
     print(f"{mean:6.1f} %  mean over {len(errors)} sources")
-    record("folds", {"mean_percent": mean, "worst_percent": max(errors.values()), "sources": len(errors)})
+    found = {"mean_percent": mean, "worst_percent": max(errors.values()), "sources": len(errors)}
+    record("folds", found | {"by_source": errors})
     return 0
 
 

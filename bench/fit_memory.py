@@ -79,7 +79,9 @@ def predictor(table: Table) -> Callable[[dict[str, float]], np.ndarray]:
         for s in settings:
             key = (s.stack.fused_norm, s.job.attention)
             if key not in cache:
-                kept: dict[str, Any] = {k: v for k, v in numbers.items() if not (s.stack.fused_norm and k in ONLY_UNFUSED)}
+                kept: dict[str, Any] = {
+                    k: v for k, v in numbers.items() if not (s.stack.fused_norm and k in ONLY_UNFUSED)
+                }
                 cache[key] = sizes_of(s.job, replace(s.stack, **kept), s.cluster.chip)
             made.append(cache[key])
         held = stage_memory(model, (shape[0], shape[1]), mapping, columns(made), balanced)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from burnish.links import Group, ring_seconds
-from burnish.mapping import Mapping
+from burnish.mapping import OFFLOAD, Mapping
 from burnish.mesh import N, pick
 from burnish.rates import Rates
 
+SHARDED = 3  # ZeRO stage that splits parameters
+STATES = OFFLOAD.index("states")
 SHARP = 4  # of the smooth maximum of compute and what runs beside it
 
 
@@ -52,10 +54,21 @@ def data_seconds(
     at_end = pick(zero == 3, 0.0, summed) + across
     forward, backward = compute["forward"], compute["backward"] + compute["again"]
     once = at_end - _shorter(at_end, r.dp_hidden * (forward + backward))
-    sharded = _beside(forward * r.fsdp, gather, r) + _beside(backward * r.fsdp, gather + scatter, r)
+    sharded = _beside(forward, gather, r) + _beside(backward, gather + scatter, r)
     reduced = forward + _beside(backward, scatter, r)
     each = pick(zero == 3, sharded, pick((zero == 2) & (np.asarray(micro) > 0), reduced, forward + backward))
-    return Traffic(once, each - forward - backward)
+    return Traffic(once, each - forward - backward + _fetched(parameters, mapping, r))
+
+
+def _fetched(parameters: tuple[N, N], mapping: Mapping, r: Rates) -> N:
+    """Seconds in which offloaded parameters come from host memory, for forward and again for backward.
+
+    Of fully sharded parameters each rank brings its own share (Rajbhandari et al. 2021, arXiv 2104.07857, section 5).
+    """
+    split = np.asarray(mapping.zero) == SHARDED
+    dense, routed = parameters
+    own = dense / pick(split, shards(mapping), 1) + routed / pick(split, expert_copies(mapping), 1)
+    return pick(np.asarray(mapping.offload) == STATES, 2 * own * r.gather / r.host_link, 0.0)
 
 
 def _beside(compute: N, traffic: N, r: Rates) -> N:

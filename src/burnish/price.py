@@ -20,7 +20,7 @@ from burnish.columns import columns
 from burnish.describe import Shapes, describe
 from burnish.job import Job
 from burnish.mapping import Mapping
-from burnish.mesh import N
+from burnish.mesh import N, pick
 from burnish.rates import STORED, rates
 from burnish.stack import Stack
 from burnish.step_time import Step, mesh_of, stages, step
@@ -92,6 +92,17 @@ def laid_out(settings: Sequence[Setting]) -> tuple[Work, Work]:
 def shapes_of(job: Job, mapping: Mapping, stack: Stack) -> Shapes:
     """The micro batch of a mapping."""
     micro = np.maximum(job.global_batch // (mapping.dp * mapping.micro_batch), 1)
-    pairs = mapping.micro_batch * job.seq * job.seq * job.filled
+    pairs = mapping.micro_batch * attended(job.model, job.seq) * job.filled
     stored = int(stack.kernel(job.attention) in STORED)
     return Shapes(mapping.micro_batch, job.seq, micro, pairs=pairs, scores=stored)
+
+
+def attended(model: Architecture, seq: N) -> N:
+    """Pairs of tokens in one sequence, twice those that a causal mask leaves, as a mean over the attention layers.
+
+    A window of w tokens leaves seq w - w^2/2 pairs of them (Beltagy et al. 2020, arXiv 2004.05150).
+    """
+    layers = pick(np.asarray(model.attention_layers) >= 0, model.attention_layers, model.layers)
+    window = np.minimum(pick(np.asarray(model.window) > 0, model.window, seq), seq)
+    share = model.windowed_layers / np.maximum(layers, 1)
+    return (1 - share) * seq * seq + share * (2 * seq * window - window * window)

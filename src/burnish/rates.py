@@ -62,6 +62,8 @@ class Rates:
     update: N  # bytes a parameter moves in the optimizer's step
     tensor: N  # seconds a parameter tensor takes in the optimizer's step where each is distributed by itself
     step: N  # seconds a step takes beside all else
+    host_link: N  # byte/s of a chip's way to host memory, where states are offloaded
+    host_update: N  # parameters a second that a host's processors update, over all its chips
     trained: N  # 1 where weights get gradients
     link: N  # byte/s of the fast link
     link_latency: N
@@ -75,7 +77,6 @@ class Rates:
     ep_shown: N
     pp_shown: N
     fsdp_launches: N  # kernels' worth of host time that sharding a layer takes, each way
-    fsdp: N  # how much longer compute takes beside gathers
     reduce: N  # bytes of a gradient on its way
     whole: N  # 1 where ZeRO-1 sums whole gradients instead of scattering them
     gather: N  # bytes of a parameter on its way
@@ -181,7 +182,6 @@ def _kernels(job: Job, chip: Chip, stack: Stack, c: Choice) -> dict[str, float]:
         "adapter_launches": c["adapter_launches"] if job.trained != "all" and job.lora_rank else 0.0,
         "expert_launches": c["expert_launches"] * routing,
         "fsdp_launches": c["fsdp_launches"] if hooked else 0.0,
-        "fsdp": c["fsdp"],
     }
 
 
@@ -193,6 +193,8 @@ def _states(job: Job, stack: Stack, c: Choice) -> dict[str, float]:
         "update": 0.0 if frozen or layers_only else c["update.eager" if stack.eager else "update.fused"],
         "tensor": c["update.tensor"] if stack.per_parameter else 0.0,
         "step": 0.0 if layers_only else c["step.eager" if stack.eager else "step"],
+        "host_link": c["host.link"],
+        "host_update": c["host.update"],
         "whole": float(stack.whole_reduce),
         "reduce": 0.0 if frozen else stack.gradient,
         "gather": NIBBLE if job.trained == "qlora" else stack.parameter,

@@ -110,12 +110,19 @@ def width(work: Work) -> N:
 
 
 def update_seconds(staged: Work, owned: tuple[N, N], mapping: Mapping, r: Rates) -> N:
-    """Seconds of the optimizer's step: the states a rank owns, its tensors one by one where they are distributed so."""
+    """Seconds of the optimizer's step: the states a rank owns, its tensors one by one where they are distributed so.
+
+    Offloaded, gradients go to the host, its processors update the masters, and parameters come back (Ren et al. 2021,
+    "ZeRO-Offload", arXiv 2101.06840, sections 4 and 5).
+    """
     split = np.asarray(mapping.zero) > 0
-    own = owned[0] / pick(split, shards(mapping), 1) + owned[1] / pick(split, expert_copies(mapping), 1)
+    own = np.max(owned[0] / pick(split, shards(mapping), 1) + owned[1] / pick(split, expert_copies(mapping), 1), axis=0)
     shapes = ((block.layers, shape) for block in staged.blocks for op in block.ops for shape in op.shapes)
     tensors = sum(layers * (np.asarray(shape[0]) * shape[-1] > 0) for layers, shape in shapes)
-    return np.max(own, axis=0) * r.update / r.memory + np.max(tensors, axis=0) * r.tensor + r.step
+    chips = np.minimum(r.per_node, mapping.gpus)
+    away = own * (r.reduce + r.gather) / r.host_link + own * chips / r.host_update
+    update = pick(np.asarray(mapping.offload) > 0, away * r.trained, own * r.update / r.memory)
+    return update + np.max(tensors, axis=0) * r.tensor + r.step
 
 
 def parameters(work: Work) -> tuple[N, N]:

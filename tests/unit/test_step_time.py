@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timed_setting import JOB, MODEL, NODES, STACK, machine, rates_of
 
-from burnish.cluster import Cluster
 from burnish.columns import columns
 from burnish.data_time import data_seconds
 from burnish.job import Job
@@ -95,7 +94,7 @@ def test_gradients_and_parameters_at_the_end_of_a_step(zero: int, whole: int, un
 
 def test_gathers_hide_behind_compute_up_to_a_share() -> None:
     """Stage 3: a gather beside forward, a gather and a reduce-scatter beside backward, the smooth maximum of order four."""
-    r = rates_of("h100-sxm:1x8", fsdp_hidden=0.75, fsdp=1.0, reduce=4.0, gather=2.0, link=4e11, link_latency=0.0)
+    r = rates_of("h100-sxm:1x8", fsdp_hidden=0.75, reduce=4.0, gather=2.0, link=4e11, link_latency=0.0)
     mapping = Mapping(dp=8, zero=3)
     around = groups(mesh_of(mapping, 8), r)
     compute = {"forward": np.array(0.01), "backward": np.array(0.02), "again": np.array(0.0)}
@@ -111,7 +110,7 @@ def test_gathers_hide_behind_compute_up_to_a_share() -> None:
 
 
 def test_hybrid_sharding_gathers_in_a_node_and_sums_across() -> None:
-    r = rates_of(dp_hidden=0.0, fsdp_hidden=0.0, fsdp=1.0, reduce=4.0, gather=2.0, network=5e10, network_latency=0.0)
+    r = rates_of(dp_hidden=0.0, fsdp_hidden=0.0, reduce=4.0, gather=2.0, network=5e10, network_latency=0.0)
     mapping = Mapping(dp=64, zero=3, shard=8)
     around = groups(mesh_of(mapping, 8), r)
     still = {name: np.array(0.0) for name in ("forward", "backward", "again")}
@@ -151,7 +150,7 @@ def test_full_recompute_adds_about_a_third_to_compute() -> None:
     plain, again = (price(JOB, Mapping(tp=8, dp=8, sp=1, recompute=k), machine(), STACK) for k in (0, FULL))
     assert float(plain.parts["recompute"]) == 0
     share = float(again.parts["recompute"]) / float(plain.parts["compute"])
-    assert 0.2 < share < 1 / 3
+    assert 0.17 < share < 1 / 3
     assert float(again.seconds) > float(plain.seconds)
 
 
@@ -186,16 +185,10 @@ JOBS = (
 )
 
 
-def at_best_free(job: Job, where: Cluster) -> Rates:
-    """Rates under which compute beside gathers is at best as fast as compute alone."""
-    own = rates(job, where, STACK)
-    return replace(own, fsdp=max(own.fsdp, 1.0))
-
-
 @settings(max_examples=60, deadline=None)
 @given(mappings(), st.sampled_from(JOBS), st.sampled_from([NODES, "h100-sxm:1x64", "h100-sxm:16x4"]))
 def test_causes_add_up_to_the_seconds_and_none_is_negative(mapping: Mapping, job: Job, where: str) -> None:
-    made = stepped(mapping, at_best_free(job, machine(where)), job)
+    made = stepped(mapping, rates(job, machine(where), STACK), job)
     assert float(made.seconds) == pytest.approx(sum(map(float, made.parts.values())))
     assert all(float(seconds) >= -1e-9 for seconds in made.parts.values()), made.parts
 
@@ -219,7 +212,7 @@ def test_more_bandwidth_is_never_slower(mapping: Mapping, job: Job, part: str, f
     here = machine()
     own = getattr(here, part)
     there = replace(here, **{part: replace(own, bandwidth=own.bandwidth * faster)})
-    slow, fast = (float(stepped(mapping, at_best_free(job, where), job).seconds) for where in (here, there))
+    slow, fast = (float(stepped(mapping, rates(job, where, STACK), job).seconds) for where in (here, there))
     # sums over copies of shards hide behind compute, which is less then, also where it is hidden itself behind gathers
     assert fast <= slow * 1.002
 

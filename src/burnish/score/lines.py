@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from burnish.mapping import RECOMPUTE
 from burnish.rows.training import Row, Setting
 from burnish.score.prices import Prices
 
@@ -51,13 +52,28 @@ def lines_of(
     fuller = [(k, row.fullest) for k, row in enumerate(rows) if row.fullest is not None]
     if not told:
         return lines
-    made = price([setting for _, setting in (*told, *fuller)])
+    largest = dict((*told, *fuller))
+    open_rows = [k for k in largest if _unstated(rows[k])]
+    either = [_recomputing(largest[k], kept) for k in open_rows for kept in ("none", "full")]
+    made = price([*(setting for _, setting in (*told, *fuller)), *either])
     memory = {k: n for n, (k, _) in enumerate((*told, *fuller))}
+    fits = made.peak <= made.capacity
+    pairs = fits[len(told) + len(fuller) :].reshape(-1, 2)
+    undecided = {k for k, (none, full) in zip(open_rows, pairs, strict=True) if none != full}
     for n, (k, setting) in enumerate(told):
-        row, at = rows[k], memory[k]
-        seconds, peak, capacity = float(made.seconds[n]), float(made.peak[at]), float(made.capacity[at])
-        lines[k] = _filled(lines[k], row, setting, seconds, (peak, capacity))
+        at = memory[k]
+        verdict = None if k in undecided else bool(fits[at])
+        lines[k] = _filled(lines[k], rows[k], setting, (float(made.seconds[n]), float(made.peak[at])), verdict)
     return lines
+
+
+def _unstated(row: Row) -> bool:
+    """Whether a row leaves open what it recomputes."""
+    return any(assumption.startswith("recompute ") for assumption in row.assumed)
+
+
+def _recomputing(setting: Setting, what: str) -> Setting:
+    return replace(setting, mapping=replace(setting.mapping, recompute=RECOMPUTE.index(what)))
 
 
 def _bare(row: Row, refuted: str) -> Line:
@@ -83,9 +99,12 @@ def _bare(row: Row, refuted: str) -> Line:
     )
 
 
-def _filled(line: Line, row: Row, setting: Setting, seconds: float, memory: tuple[float, float]) -> Line:
-    """A line with its predictions; a prediction that is no number counts as not expressed."""
-    peak, capacity = memory
+def _filled(line: Line, row: Row, setting: Setting, made: tuple[float, float], fits: bool | None) -> Line:
+    """A line with its predictions; a prediction that is no number counts as not expressed.
+
+    `fits` is None where the answer hangs on a recompute that the row does not state.
+    """
+    seconds, peak = made
     if not (np.isfinite(seconds) and np.isfinite(peak)):
         return replace(line, why_not="the model gives no finite time or memory for it")
     measured = row.measured
@@ -94,12 +113,6 @@ def _filled(line: Line, row: Row, setting: Setting, seconds: float, memory: tupl
         experts=bool(setting.job.model.experts),
         seconds=(seconds, measured.seconds) if measured.seconds else None,
         peak=(peak, measured.memory) if measured.memory and measured.outcome == "ok" else None,
-        fits=None if peak > capacity and _unstated(row) else (peak <= capacity, measured.outcome == "ok"),
+        fits=None if fits is None else (fits, measured.outcome == "ok"),
         stack=setting.stack.name,
     )
-
-
-def _unstated(row: Row) -> bool:
-    """Whether a row leaves open what it recomputes, which decides whether it fits: what is assumed can prove that it does,
-    not that it does not."""
-    return any(assumption.startswith("recompute ") for assumption in row.assumed)
