@@ -1,7 +1,8 @@
 """Fit the rates of chips, links and stacks to published step times, and write them with their provenance.
 
     bench/fit_hardware.py ROWS.csv            fit to all first-hand, trusted rows and write src/burnish/tables/rates.toml
-    bench/fit_hardware.py ROWS.csv --folds    five times leave out whole sources, fit to the others, print the error there
+    bench/fit_hardware.py ROWS.csv --folds    five times leave out whole sources, fit to the others, print the error there;
+                                              then the same with all runs of a model on a chip left out together
 
 Each constant has a prior (what data sheets and papers suggest) and a spread (how far in logarithms a fit may carry it at
 the cost of one standard deviation). The fit is the posterior mode: Huber loss on the logarithm of predicted over
@@ -30,8 +31,8 @@ from record import record
 
 TABLE = Path(__file__).parents[1] / "src" / "burnish" / "tables" / "rates.toml"
 NOISE = 0.05  # standard deviation of the logarithm of one measurement: what repeated runs of one recipe differ by
-HUBER = 1.5  # standard deviations beyond which an error counts linearly
-POWER = 0.64  # a source of n rows weighs n to this power
+HUBER = 1.0  # standard deviations beyond which an error counts linearly
+POWER = 0.78  # a source of n rows weighs n to this power
 EFFECTIVE = 400  # rows the weights add up to: rows of one source are not independent
 STARTS = 3
 FOLDS = 5
@@ -185,26 +186,39 @@ def _slopes(rows: Published, scale: Scale, vector: np.ndarray, step: float = 0.0
     return np.array(slopes).T
 
 
-def folds(rows: Published) -> list[set[str]]:
-    """Sources dealt out by size, back and forth, so that each fold leaves out large and small ones."""
+def by_source(rows: Published) -> np.ndarray:
+    """Fold of each row: sources dealt out by size, back and forth, so that each leaves out large and small ones."""
     order = [source for source, _ in Counter(rows.sources).most_common()]
-    places = [k % (2 * FOLDS) for k in range(len(order))]
-    return [
-        {source for source, place in zip(order, places, strict=True) if min(place, 2 * FOLDS - 1 - place) == fold}
-        for fold in range(FOLDS)
-    ]
+    places = {source: k % (2 * FOLDS) for k, source in enumerate(order)}
+    return np.array([min(places[source], 2 * FOLDS - 1 - places[source]) for source in rows.sources])
 
 
-def left_out(rows: Published, scale: Scale) -> dict[str, float]:
-    """Mean error, in percent, of each source under constants fitted without its fold."""
-    errors = {}
-    for fold in folds(rows):
-        out = np.isin(rows.sources, list(fold))
+def by_group(rows: Published, seed: int = 1) -> np.ndarray:
+    """Fold of each row: all runs of one model on one chip in a source go together, dealt out at random."""
+    names = [(row.source, row.setting.job.model.name, row.setting.cluster.chip.name) for row in rows.rows]
+    order = np.random.default_rng(seed).permutation(len(set(names)))
+    place = {name: int(k) % FOLDS for name, k in zip(sorted(set(names)), order, strict=True)}
+    return np.array([place[name] for name in names])
+
+
+def left_out(rows: Published, scale: Scale, folds: np.ndarray) -> np.ndarray:
+    """Error of each row, in percent, under constants fitted without its fold."""
+    errors = np.zeros(len(rows.rows))
+    for fold in range(FOLDS):
+        out = folds == fold
         vector = fit(rows.part(~out), scale, starts=1)
-        error = 100 * np.abs(np.exp(rows.log_ratio(scale.values(vector))) - 1)
-        errors |= {source: float(error[rows.sources == source].mean()) for source in fold}
-        print(f"left out {len(fold)} sources, {out.sum()} rows", flush=True)
+        errors[out] = 100 * np.abs(np.exp(rows.log_ratio(scale.values(vector))) - 1)[out]
+        print(f"left out {out.sum()} rows", flush=True)
     return errors
+
+
+def show(rows: Published, errors: np.ndarray) -> dict[str, float]:
+    """Print and return the mean error of each source."""
+    means = {str(source): float(errors[rows.sources == source].mean()) for source in np.unique(rows.sources)}
+    for source, error in sorted(means.items(), key=lambda item: -item[1]):
+        print(f"{error:6.1f} %  {(rows.sources == source).sum():5d} rows  {source}")
+    print(f"{np.mean(list(means.values())):6.1f} %  mean over {len(means)} sources; {errors.mean():.1f} % over rows")
+    return means
 
 
 def write(scale: Scale, vector: np.ndarray, rows: Published) -> None:
@@ -239,13 +253,12 @@ def main() -> int:
     if not arguments.folds:
         write(scale, fit(rows, scale), rows)
         return 0
-    errors = left_out(rows, scale)
-    for source, error in sorted(errors.items(), key=lambda item: -item[1]):
-        print(f"{error:6.1f} %  {(rows.sources == source).sum():5d} rows  {source}")
-    mean = float(np.mean(list(errors.values())))
-    print(f"{mean:6.1f} %  mean over {len(errors)} sources")
-    found = {"mean_percent": mean, "worst_percent": max(errors.values()), "sources": len(errors)}
-    record("folds", found | {"by_source": errors})
+    means = show(rows, left_out(rows, scale, by_source(rows)))
+    groups = left_out(rows, scale, by_group(rows))
+    show(rows, groups)
+    found = {"mean_percent": float(np.mean(list(means.values()))), "worst_percent": max(means.values())}
+    groups_found = {"groups_mean_percent": float(groups.mean()), "groups_median_percent": float(np.median(groups))}
+    record("folds", {**found, "sources": len(means), **groups_found, "by_source": means})
     return 0
 
 

@@ -14,10 +14,10 @@ from burnish.links import Group, ring_seconds
 from burnish.mapping import OFFLOAD, Mapping
 from burnish.mesh import N, pick
 from burnish.rates import Rates
+from burnish.timing import longer, shorter
 
 SHARDED = 3  # ZeRO stage that splits parameters
 STATES = OFFLOAD.index("states")
-SHARP = 4  # of the smooth maximum of compute and what runs beside it
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def data_seconds(
     summed = pick(zero == 0, 2 * scatter, pick(zero == 1, scatter * (1 + r.whole) + gather, gather))
     at_end = pick(zero == 3, 0.0, summed) + across
     forward, backward = compute["forward"], compute["backward"] + compute["again"]
-    once = at_end - _shorter(at_end, r.dp_hidden * (forward + backward))
+    once = at_end - shorter(at_end, r.dp_hidden * (forward + backward))
     sharded = _beside(forward, gather, r) + _beside(backward, gather + scatter, r)
     reduced = forward + _beside(backward, scatter, r)
     each = pick(zero == 3, sharded, pick((zero == 2) & (np.asarray(micro) > 0), reduced, forward + backward))
@@ -74,12 +74,7 @@ def _fetched(parameters: tuple[N, N], mapping: Mapping, r: Rates) -> N:
 def _beside(compute: N, traffic: N, r: Rates) -> N:
     """Seconds of compute and traffic at once: a share of the traffic cannot hide."""
     hides = r.fsdp_hidden * traffic
-    return (compute**SHARP + hides**SHARP) ** (1 / SHARP) + traffic - hides
-
-
-def _shorter(a: N, b: N) -> N:
-    """A smooth minimum."""
-    return a * b / np.maximum((a**SHARP + b**SHARP) ** (1 / SHARP), 1e-30)
+    return longer(compute, hides) + traffic - hides
 
 
 def _neighbours(mapping: Mapping, where: Group, r: Rates) -> Group:

@@ -140,10 +140,12 @@ def _products(job: Job, chip: Chip, stack: Stack, c: Choice) -> dict[str, float]
     """Rates of matrix products and attention."""
     form = FORMAT.get(job.precision, job.precision)
     half = chip.flops.get("bf16") or chip.flops.get("fp16") or chip.flops["fp32"]
-    own = (f"matmul.{{kind}}.{job.precision}", f"matmul.{{kind}}.{form}", f"matmul.{form}")
+    # 16-bit formats run on the same units; a generation without bf16 has constants of fp16
+    alike = "bf16" if form == "fp16" else form
+    own = (f"matmul.{{kind}}.{job.precision}", f"matmul.{{kind}}.{alike}", f"matmul.{alike}")
     kernel = stack.kernel(job.attention)
     stored = kernel in STORED
-    head = half * c.first("matmul.{kind}.bf16", "matmul.bf16")
+    head = half * c.first("matmul.{kind}.bf16", "matmul.{kind}.fp16", "matmul.bf16")
     flash = half * c.first(f"attention.{{kind}}.{kernel}", "attention.{kind}")
     return {
         "matmul": chip.flops.get(form, half) * c.first(*own),
@@ -168,7 +170,7 @@ def _kernels(job: Job, chip: Chip, stack: Stack, c: Choice) -> dict[str, float]:
     hooked = stack.eager and stack.kind in ("fsdp", "plain")
     return {
         "memory": chip.bandwidth * c["memory"],
-        "traffic": c[f"traffic.{host}"],
+        "traffic": c["traffic.lean" if stack.fused_chains else f"traffic.{host}"],
         "traffic_backward": c["traffic.backward"],
         "norm": 0.0 if stack.fused_norm else c["norm.unfused"],
         "loose": c["loose"],

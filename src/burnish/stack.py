@@ -35,6 +35,7 @@ class Stack:
     routing: str = (
         "fused"  # how tokens reach experts: "plain" (kernel by kernel), "fused", or "graphed" (under CUDA graphs)
     )
+    fused_chains: int = 0  # bias, activation, dropout and sum as single kernels although driven from Python
     eager: int = 0  # each kernel launched from Python, one by one
     graphs: int = 0  # CUDA graphs: no launch costs inside a layer
     flash: str = "flash"  # what "flash" meant at its release
@@ -69,6 +70,7 @@ class Stack:
     uneven: float = 1  # routed tokens of the fullest rank for those of the mean
     low_inputs: float = 1  # share of the bytes of a product's input that is kept where products are in low precision
     widened: int = 0  # 4-bit bases are trained with float32 norms, head and layer inputs
+    double_quantized: int = 1  # the scales of 4-bit blocks are in 8 bits themselves; 0 = float32
     workspaces: int = 2  # cuBLAS workspaces
     engine_workspaces: int = 0  # of Transformer Engine
     reserve: float = 0.07  # share of activations that the allocator holds in pieces

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from burnish.crossing import crossing_bytes
-from burnish.data_time import data_seconds, expert_copies, shards
+from burnish.data_time import SHARDED, data_seconds, expert_copies, shards
 from burnish.links import Group, groups
 from burnish.mapping import Mapping
 from burnish.mesh import Mesh, N, pick
@@ -122,7 +122,8 @@ def update_seconds(staged: Work, owned: tuple[N, N], mapping: Mapping, r: Rates)
     chips = np.minimum(r.per_node, mapping.gpus)
     away = own * (r.reduce + r.gather) / r.host_link + own * chips / r.host_update
     update = pick(np.asarray(mapping.offload) > 0, away * r.trained, own * r.update / r.memory)
-    return update + np.max(tensors, axis=0) * r.tensor + r.step
+    apart = (np.asarray(mapping.zero) == SHARDED) * np.max(tensors, axis=0)
+    return update + apart * r.tensor + r.step
 
 
 def parameters(work: Work) -> tuple[N, N]:

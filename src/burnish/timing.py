@@ -13,10 +13,12 @@ import numpy as np
 from burnish.links import Group, all_to_all_seconds, ring_seconds
 from burnish.mesh import N
 from burnish.rates import Rates
-from burnish.work import BACKWARD, FORWARD, Block, Op
+from burnish.work import BACKWARD, FORWARD, Block, Comm, Op
 
 # Sharpness of "the longer of device and host", as a power mean: at equal times a seventh longer than each.
 SHARP = 5
+AGAIN = "again"  # the phase of a second forward
+AXES = ("tp", "cp", "ep")
 WIDE = 128  # head size at which attention rates are given
 CAUSAL = 0.5  # share of full attention that a causal mask leaves
 
@@ -38,6 +40,11 @@ class Layer:
 def longer(a: N, b: N) -> N:
     """A smooth maximum."""
     return (a**SHARP + b**SHARP) ** (1 / SHARP)
+
+
+def shorter(a: N, b: N) -> N:
+    """A smooth minimum."""
+    return a * b / np.maximum(longer(a, b), 1e-30)
 
 
 def product_seconds(flops: N, parts: N, rate: N, rates: Rates) -> N:
@@ -96,14 +103,15 @@ def _product(op: Op, rates: Rates, forward: N, backward: N) -> tuple[N, N]:
 
 def layer_seconds(block: Block, element: N, sharded: N, rates: Rates, groups: dict[str, Group]) -> Layer:
     """Seconds of one layer of a kind; `element` bytes an activation, `sharded` 1 where its parameters are gathered for it."""
-    forward: N = 0.0
-    backward: N = 0.0
-    again: N = 0.0
+    compute: dict[str, N] = {FORWARD: 0.0, BACKWARD: 0.0, AGAIN: 0.0}
+    attention = dict(compute)
     launches: N = 0.0
     repeated: N = 0.0
     for op in block.ops:
-        f, b = op_seconds(op, element, rates)
-        forward, backward, again = forward + f, backward + b, again + op.again * f
+        forward, backward = op_seconds(op, element, rates)
+        for phase, seconds in ((FORWARD, forward), (BACKWARD, backward), (AGAIN, op.again * forward)):
+            compute[phase] = compute[phase] + seconds
+            attention[phase] = attention[phase] + (seconds if op.group == "attention" else 0.0)
         calls = op.launches + sum((comm.count for comm in op.comms if comm.phase == FORWARD), 0)
         launches = launches + calls
         repeated = repeated + op.again * calls
@@ -111,35 +119,47 @@ def layer_seconds(block: Block, element: N, sharded: N, rates: Rates, groups: di
         launches = launches + rates.expert_launches
     if block.entering is not None:
         launches = launches + rates.adapter_launches + sharded * rates.fsdp_launches
-    there, back, redo, by_axis = _traffic(block, rates, groups)
     sent = launches * rates.launch
-    device = (forward + launches * rates.gap + there, backward + 2 * launches * rates.gap + back, again + redo)
-    whole = longer(device[0], sent)
-    behind = longer(device[1], rates.launch_backward * sent)
-    second = longer(device[2] + repeated * rates.gap, repeated * rates.launch)
-    waits = whole + behind + second - sum(device)
-    return Layer(whole, behind, second, again, waits, by_axis["tp"], by_axis["cp"], by_axis["ep"])
+    traffic = {phase: _shown(block, phase, compute[phase], attention[phase], rates, groups) for phase in compute}
+    gaps = {FORWARD: launches, BACKWARD: 2 * launches, AGAIN: repeated}
+    device = {p: compute[p] + gaps[p] * rates.gap + sum(traffic[p].values()) for p in compute}
+    host = {FORWARD: sent, BACKWARD: rates.launch_backward * sent, AGAIN: repeated * rates.launch}
+    whole = {phase: longer(device[phase], host[phase]) for phase in compute}
+    waits = sum(whole.values()) - sum(device.values())
+    by_axis = {axis: sum(traffic[phase][axis] for phase in compute) for axis in AXES}
+    return Layer(whole[FORWARD], whole[BACKWARD], whole[AGAIN], compute[AGAIN], waits, *by_axis.values())
 
 
-def _traffic(block: Block, rates: Rates, groups: dict[str, Group]) -> tuple[N, N, N, dict[str, N]]:
-    """Seconds of a layer's own collectives that do not hide: in forward, in backward, in a second forward, and by axis."""
-    shown = {"cp": rates.cp_shown, "ep": rates.ep_shown}
-    # what overlaps tensor parallelism with products works on fast links only
-    shown["tp"] = np.where(groups["tp"].crosses, 1.0, rates.tp_shown)
-    phases: dict[str, N] = {FORWARD: 0.0, BACKWARD: 0.0, "again": 0.0}
-    axes: dict[str, N] = {"tp": 0.0, "cp": 0.0, "ep": 0.0}
+def _shown(block: Block, phase: str, compute: N, attention: N, rates: Rates, groups: dict[str, Group]) -> dict[str, N]:
+    """Seconds of a layer's own collectives in one phase that do not hide, by axis.
+
+    Tensor-parallel traffic hides behind all but attention, and on fast links only, the ring of context parallelism behind attention; no
+    more can hide than there is to hide behind.
+    """
+    total: dict[str, N] = dict.fromkeys(AXES, 0.0)
+    beside: N = 0.0
     for op in block.ops:
         for comm in op.comms:
-            where = groups[comm.axis]
-            if comm.kind == "all_to_all":
-                seconds = all_to_all_seconds(where, comm.bytes, comm.count, rates)
-            elif comm.kind == "p2p":
-                seconds = comm.bytes / where.bandwidth + comm.count * where.latency
+            if comm.phase != (FORWARD if phase == AGAIN else phase):
+                continue
+            seconds = comm_seconds(comm, groups[comm.axis], rates) * (op.again if phase == AGAIN else 1)
+            if comm.beside:
+                beside = beside + seconds
             else:
-                seconds = ring_seconds(where, comm.bytes, comm.count, 2 if comm.kind == "all_reduce" else 1)
-            seconds = seconds * shown[comm.axis]
-            phases[comm.phase] = phases[comm.phase] + seconds
-            again = op.again * seconds if comm.phase == FORWARD else 0.0
-            phases["again"] = phases["again"] + again
-            axes[comm.axis] = axes[comm.axis] + seconds + again
-    return phases[FORWARD], phases[BACKWARD], phases["again"], axes
+                total[comm.axis] = total[comm.axis] + seconds
+    overlaps = np.where(groups["tp"].crosses, 0.0, 1 - rates.tp_shown)
+    hidden = overlaps * total["tp"] + beside
+    return {
+        "tp": total["tp"] + beside - shorter(hidden, compute - attention),
+        "cp": total["cp"] - shorter((1 - rates.cp_shown) * total["cp"], attention),
+        "ep": total["ep"] * rates.ep_shown,
+    }
+
+
+def comm_seconds(comm: Comm, where: Group, rates: Rates) -> N:
+    """Seconds of collectives by themselves."""
+    if comm.kind == "all_to_all":
+        return all_to_all_seconds(where, comm.bytes, comm.count, rates)
+    if comm.kind == "p2p":
+        return comm.bytes / where.bandwidth + comm.count * where.latency
+    return ring_seconds(where, comm.bytes, comm.count, 2 if comm.kind == "all_reduce" else 1)

@@ -53,6 +53,7 @@ class Comm:
     bytes: N
     count: N = 1
     once: bool = False
+    beside: bool = False  # runs beside a product that does not wait for it
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Context parallelism as predicted: the bytes of the ring, what is divided and what is not, arrays like ints."""
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -109,14 +110,13 @@ def test_sabotage_no_ring():
 
 
 @pytest.mark.sabotage
-def test_sabotage_sums_of_whole_sequences_and_split_chunks():
-    with mock.patch.object(context.Config, "exact", False):
-        for check in (lambda: check_sums(2), check_chunk):
-            with pytest.raises(AssertionError):
-                check()
-
-
-@pytest.mark.sabotage
 def test_sabotage_a_ring_of_all_heads():
-    with mock.patch.object(tensor.Config, "exact", False), pytest.raises(AssertionError):
+    def whole(block, divided, *rest):
+        keys = (
+            next(op.passed for op in block.ops if op.name == "attention") if "k" in {o.name for o in block.ops} else 0
+        )
+        ops = tuple(replace(op, passed=keys) if op.name == "attention" else op for op in divided.ops)
+        return replace(divided, ops=ops)
+
+    with mock.patch.object(tensor, "_righted", whole), pytest.raises(AssertionError):
         check_ring(2, tp=2)

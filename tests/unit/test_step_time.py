@@ -42,12 +42,12 @@ def test_the_bubble_of_equal_stages(pp: int, vpp: int) -> None:
     mapping = Mapping(tp=8, pp=pp, dp=8 // pp, vpp=vpp, sp=1)
     made = stepped(
         mapping,
-        rates_of(update=0.0, step=0.0, reduce=0.0, gather=0.0, network=1e30, pp_shown=0.0),
+        rates_of(update=0.0, step=0.0, reduce=0.0, gather=0.0, network=1e30, link=1e30, link_latency=0.0, pp_shown=0.0),
         replace(JOB, model=EQUAL),
     )
     micro = 64 // mapping.dp
     busy = float(made.seconds) - float(made.parts["pipeline bubble"]) - float(made.parts["pipeline sends"])
-    assert float(made.parts["pipeline bubble"]) / busy == pytest.approx((pp - 1) / micro / vpp, rel=0.01)
+    assert float(made.parts["pipeline bubble"]) / busy == pytest.approx((pp - 1) / micro / vpp, rel=0.025)
 
 
 def test_bubbles_of_other_schedules() -> None:
@@ -93,7 +93,7 @@ def test_gradients_and_parameters_at_the_end_of_a_step(zero: int, whole: int, un
 
 
 def test_gathers_hide_behind_compute_up_to_a_share() -> None:
-    """Stage 3: a gather beside forward, a gather and a reduce-scatter beside backward, the smooth maximum of order four."""
+    """Stage 3: a gather beside forward, a gather and a reduce-scatter beside backward, the smooth maximum of order five."""
     r = rates_of("h100-sxm:1x8", fsdp_hidden=0.75, reduce=4.0, gather=2.0, link=4e11, link_latency=0.0)
     mapping = Mapping(dp=8, zero=3)
     around = groups(mesh_of(mapping, 8), r)
@@ -102,7 +102,7 @@ def test_gathers_hide_behind_compute_up_to_a_share() -> None:
     gather, scatter = 16e9 * 7 / 8 / 4e11, 32e9 * 7 / 8 / 4e11
 
     def beside(compute: float, traffic: float) -> float:
-        return (compute**4 + (0.75 * traffic) ** 4) ** 0.25 + 0.25 * traffic
+        return (compute**5 + (0.75 * traffic) ** 5) ** 0.2 + 0.25 * traffic
 
     expected = beside(0.01, gather) + beside(0.02, gather + scatter) - 0.03
     assert float(found.each) == pytest.approx(expected)
@@ -127,8 +127,8 @@ COUNT = 70_553_706_496  # its parameters
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [
-        # eight rings of a layer's tokens cross eight borders
-        (Mapping(tp=64, sp=1, zero=0), 80 * 8 * TOTAL * 63 / 64 * 8),
+        # ten rings of a layer's tokens, two at the embedding and two at the loss, cross eight borders
+        (Mapping(tp=64, sp=1, zero=0), (80 * 10 + 4) * TOTAL * 63 / 64 * 8),
         # one ring of all parameters, four-byte gradients and two-byte parameters, crosses eight borders
         (Mapping(dp=64, zero=1), COUNT * (4 + 2) * 63 / 64 * 8),
         # eight rings of an eighth of them
@@ -137,7 +137,7 @@ COUNT = 70_553_706_496  # its parameters
         (Mapping(tp=8, pp=8, sp=1), 2 * 7 * TOTAL),
         (Mapping(tp=8, pp=8, sp=1, vpp=5), 2 * (7 * 5 + 4) * TOTAL),
         # on each of four stages a ring over two nodes for its layers, and three borders between them
-        (Mapping(tp=16, pp=4, sp=1), 80 * 8 * TOTAL * 15 / 16 * 2 + 2 * 3 * TOTAL),
+        (Mapping(tp=16, pp=4, sp=1), (80 * 10 + 4) * TOTAL * 15 / 16 * 2 + 2 * 3 * TOTAL),
     ],
 )
 def test_bytes_across_nodes_of_70_billion_parameters(mapping: Mapping, expected: float) -> None:

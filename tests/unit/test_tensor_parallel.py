@@ -180,9 +180,9 @@ def test_sabotage_inputs_not_gathered_again():
     def without(whole, divided, *rest):
         return divided
 
-    with mock.patch.object(tensor, "_exactly", without), pytest.raises(AssertionError):
+    with mock.patch.object(tensor, "_righted", without), pytest.raises(AssertionError):
         check_halves(2)
-    with mock.patch.object(tensor, "_exactly", without), pytest.raises(AssertionError):
+    with mock.patch.object(tensor, "_righted", without), pytest.raises(AssertionError):
         check_vocabulary()
 
 

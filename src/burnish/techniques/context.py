@@ -11,7 +11,7 @@ Limits  the sequence must divide by 2 cp.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,7 @@ PLAN_ONLY = True
 
 
 class Config(Section):
-    """Nothing to set: the degree is the mesh's.
-
-    `exact`: what tensor-parallel ranks send is divided too, and the loss keeps its chunks. The planner's rates were fitted
-    to descriptions without.
-    """
-
-    exact: ClassVar[bool] = True
+    """Nothing to set: the degree is the mesh's."""
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
@@ -47,19 +41,18 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
     if not np.any(np.asarray(mesh.cp) > 1):
         return work
     cp = mesh.cp
-    exact = getattr(config, "exact", False)
 
     def kept(saved: Saved) -> Saved:
         return saved if saved.name == "weight gradient" else replace(saved, elements=saved.elements // cp)
 
     def passing(saved: Saved, made: N) -> Saved:
         """A chunk of the loss is one of as many tokens, where there are as many."""
-        if not exact or saved.name != "logits":
+        if saved.name != "logits":
             return kept(saved)
         return replace(saved, elements=pick(saved.elements > made // cp, made // cp, saved.elements))
 
     def sent(comm: Comm) -> Comm:
-        return replace(comm, bytes=comm.bytes // cp) if exact else comm
+        return replace(comm, bytes=comm.bytes // cp)
 
     def divide(op: Op) -> Op:
         return replace(

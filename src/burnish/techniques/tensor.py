@@ -14,7 +14,7 @@ Limits  heads must divide; key-value heads fewer than tp are repeated. Beyond a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +30,9 @@ LOSS_SUMS = 3  # numbers a token that the loss sums over a split vocabulary: max
 
 
 class Config(Section):
-    """`sequence`: split the tokens between the products as well.
-
-    `exact`: repeated key-value heads, the vocabulary's padding and traffic, and gathers of kept parts are described too.
-    The planner's rates were fitted to descriptions without them.
-    """
+    """`sequence`: split the tokens between the products as well."""
 
     sequence: bool = True
-    exact: ClassVar[bool] = True
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
@@ -85,7 +80,6 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
         return work
     sequence = config.sequence * 1
     tokens = 1 + (mesh.tp - 1) * sequence
-    exact = getattr(config, "exact", False)
 
     def divide(op: Op, block: Block) -> Op:
         by = {COLUMN: mesh.tp, ROW: mesh.tp, EXPERT: 1}.get(op.split, tokens)
@@ -107,7 +101,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
     def edit(block: Block) -> Block:
         entering = block.entering and _kept(block.entering, mesh.tp, tokens)
         divided = replace(block, ops=tuple(divide(op, block) for op in block.ops), entering=entering)
-        return _exactly(block, divided, work, mesh, sequence) if exact else divided
+        return _righted(block, divided, work, mesh, sequence)
 
     return work.edit(edit)
 
@@ -132,9 +126,9 @@ def _comms(op: Op, block: Block, work: Work, mesh: Mesh, sequence: N) -> tuple[C
     return _sums(phase, phase, work.bytes.activation * block.entering.elements, mesh, sequence)
 
 
-def _sums(gathers: str, reduces: str, size: N, mesh: Mesh, sequence: N) -> tuple[Comm, ...]:
-    """A sum of `size` bytes over the ranks, whole or as its two halves in their phases."""
-    split = (mesh.tp > 1) * 1
+def _sums(gathers: str, reduces: str, size: N, mesh: Mesh, sequence: N, there: Any = True) -> tuple[Comm, ...]:
+    """A sum of `size` bytes over the ranks, whole or as its two halves in their phases, where `there` is something."""
+    split = (mesh.tp > 1) * 1 * there
     whole, halves = split * (1 - sequence), split * sequence
     return (
         Comm("all_reduce", "tp", reduces, size * whole, whole),
@@ -143,7 +137,7 @@ def _sums(gathers: str, reduces: str, size: N, mesh: Mesh, sequence: N) -> tuple
     )
 
 
-def _exactly(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) -> Block:
+def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) -> Block:
     """A divided kind of layer with what does not divide evenly put right, and the traffic of the vocabulary."""
     before = {op.name: op for op in whole.ops}
     kv_heads = heads_of(whole, work)[1] if "k" in before else mesh.tp
@@ -159,9 +153,10 @@ def _exactly(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
         if op.name in OPENS and whole.entering is not None:
             again = (mesh.tp > 1) * sequence
             size = work.bytes.activation * whole.entering.elements
-            return replace(op, comms=(*op.comms, Comm("all_gather", "tp", BACKWARD, size * again, again)))
+            return replace(op, comms=(*op.comms, Comm("all_gather", "tp", BACKWARD, size * again, again, beside=True)))
         if op.name == "embed":
-            sums = _sums(BACKWARD, FORWARD, work.bytes.activation * work.tokens * op.shapes[0][1], mesh, sequence)
+            size = work.bytes.activation * work.tokens * op.shapes[0][1]
+            sums = _sums(BACKWARD, FORWARD, size, mesh, sequence, there=op.shapes[0][0] > 0)
             return replace(op, saved=before["embed"].saved, comms=(*op.comms, *sums))
         return _vocabulary(op, before["head"], work, mesh, sequence) if op.name == "head" else op
 
@@ -180,7 +175,8 @@ def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
 
     The gradient of the hidden states is summed where it is made: in forward by a chunked loss.
     """
-    rows = whole.made // work.tokens
+    there = whole.made > 0
+    rows = pick(there, whole.made // work.tokens, 1)
     part = -(-rows // mesh.tp)
 
     def share(size: N) -> N:
@@ -191,8 +187,7 @@ def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
 
     size = next(saved.elements for saved in whole.saved if not _of_vocabulary(saved)) * work.bytes.activation
     made = FORWARD if isinstance(whole.backward, int) and not whole.backward else BACKWARD
-    split = (mesh.tp > 1) * 1
-    numbers = split * LOSS_SUMS
+    numbers = (mesh.tp > 1) * there * LOSS_SUMS
     loss = Comm("all_reduce", "tp", FORWARD, numbers * work.bytes.statistic * work.tokens, numbers)
     return replace(
         op,
@@ -201,7 +196,7 @@ def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
         made=share(whole.made),
         saved=tuple(map(kept, whole.saved, op.saved)),
         transient=tuple(map(kept, whole.transient, op.transient)),
-        comms=(*op.comms, *_sums(FORWARD, made, size, mesh, sequence), loss),
+        comms=(*op.comms, *_sums(FORWARD, made, size, mesh, sequence, there), loss),
     )
 
 
