@@ -11,7 +11,7 @@ from burnish.planner.choice import in_words
 from burnish.prove.claim import Verdict
 from burnish.units import show
 
-MODEL, NODES, ONE_DOMAIN, SEQ, BATCH = "llama3-70b", "h100-sxm:8x8", "h100-sxm:1x64", 8192, 128
+MODEL, NODES, ONE_DOMAIN, SEQ, BATCH = "llama3-70b", "h100-sxm:8x8", "h100-sxm:1x64", 8192, 64
 FIXED = {"zero": 1, "recompute": RECOMPUTE.index("none")}
 ASKED = {
     "tp 64": {"tp": 64},
@@ -20,7 +20,9 @@ ASKED = {
     "tp 8 x pp 8": {"tp": 8, "pp": 8},
 }
 TOLERANCE = 0.02  # norms are whole on each rank and counted as if they were split
-HALVES = 8  # all-gathers and reduce-scatters of a layer's tokens, two of each forward and backward
+# All-gathers and reduce-scatters of a layer's tokens: two of each forward and backward, and two to see its inputs again.
+HALVES = 10
+ENDS = 2  # of them at the embedding, and as many at the loss
 
 Send = tuple[int, int, float]  # from rank, to rank, bytes
 
@@ -39,8 +41,9 @@ def sends(asked: Request, m: Mapping) -> Iterator[Send]:
     tokens = 2 * int(m.micro_batch) * asked.seq * int(model.hidden)  # bytes of a micro batch between layers
     held = int(parameters(model)) / (tp * pp)
     for first in range(0, stage * pp, tp):
-        group = range(first, first + tp)
-        yield from ring(group, HALVES * int(model.layers) / pp * micro_batches * tokens)
+        ends = ENDS * ((first < stage) + (first >= stage * (pp - 1)))
+        sums = HALVES * int(model.layers) / pp + ends
+        yield from ring(range(first, first + tp), sums * micro_batches * tokens)
     for first in (s * stage + t for s in range(pp) for t in range(tp)):
         group = range(first, first + stage, tp)
         yield from ring(group, held * (asked.profile.gradient + asked.profile.parameter))
