@@ -125,7 +125,7 @@ def score(
     from burnish import score as scoring
 
     for line in scoring.shown(rows, json, each, stack_info):
-        print(line)
+        print(line if json else "\n".join(map(streams.printable, line.split("\n"))))
 
 
 @recipes.command("list")
@@ -199,7 +199,7 @@ def code_of(arguments: list[str] | None) -> int:
         code: Any = app(arguments, standalone_mode=False)
         streams.flush()
     except BurnishError as error:
-        print(f"burnish: {error}", file=sys.stderr)
+        streams.complain(str(error))
         return error.exit_code
     except (KeyboardInterrupt, streams.Terminated) as error:
         code = STOPPED if isinstance(error, KeyboardInterrupt) else TERMINATED
@@ -209,14 +209,14 @@ def code_of(arguments: list[str] | None) -> int:
             return 0
         if isinstance(error, SystemExit) or error.errno is None:
             raise
-        print(f"burnish: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        streams.complain(f"{error.filename or 'standard output'}: {error.strerror}")
         return BurnishError.exit_code
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own errors: a missing argument, an unknown option
             if said := " ".join(error.format_message().split()):  # nothing to say beside the help it has printed
-                print(f"burnish: {said}", file=sys.stderr)
+                streams.complain(said)
             return UserError.exit_code
         raise
     if code in (STOPPED, TERMINATED):
-        print("burnish: stopped", file=sys.stderr)
+        streams.complain("stopped")
     return code if isinstance(code, int) else 0

@@ -22,7 +22,7 @@ class Options:
         Argument(
             metavar="model|recipe", help="A decoder (preset, config.json or hub id), or a recipe without --cluster."
         ),
-    ]
+    ] = ""
     overrides: Annotated[list[str] | None, Argument(help="Changes of a recipe such as train.steps=100.")] = None
     cluster: Annotated[str, Option(help="Chip, nodes and chips a node, such as h100-sxm:8x8, or a TOML file.")] = ""
     seq: Annotated[int | None, Option(help="Tokens of a sequence.")] = None
@@ -46,6 +46,7 @@ class Options:
     gpus_free: Annotated[bool, Option("--gpus-free", help="Allow fewer GPUs than the cluster has.")] = False
     runnable: Annotated[bool, Option("--runnable", help="Only what `burnish train` can do.")] = False
     top: Annotated[int, Option(help="How many alternatives to show.")] = 8
+    list_: Annotated[str, Option("--list", help="Print the names of all models or stacks: models, stacks.")] = ""
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False
     html: Annotated[Path | None, Option(help="Write a page with the plan.")] = None
     as_: Annotated[str, Option("--as", help="Also print the command of another stack: torchrun or megatron.")] = ""
@@ -65,10 +66,20 @@ def verb(app: Callable[[Options], None], record: type = Options) -> Callable[...
 
 def plan(options: Options) -> None:
     """Predict what fits, which mapping is fastest and why; needs no GPU and no torch."""
-    if options.cluster:
+    if options.list_:
+        listed(options.list_)
+    elif options.cluster:
         plan_model(options)
     else:
         plan_recipe(options)
+
+
+def listed(what: str) -> None:
+    """The names that a plan may be asked for: decoders with their sizes, or stacks with what they are."""
+    from burnish.planner import names
+
+    for line in names.lines(what):
+        print(line)
 
 
 def plan_recipe(options: Options) -> None:
@@ -78,6 +89,8 @@ def plan_recipe(options: Options) -> None:
     from burnish.presets import lookup
     from burnish.recipes import shipped
 
+    if not options.what:
+        raise UserError("plan: name a recipe, or a model with --cluster; --list models and --list stacks print names")
     defaults = {name: value for name, value in vars(Options("")).items() if name not in ("what", "overrides", "json")}
     if given := [name for name, value in defaults.items() if getattr(options, name) != value]:
         options_ = ", ".join(f"--{name.strip('_').replace('_', '-')}" for name in given)
@@ -103,7 +116,10 @@ def plan_model(options: Options) -> None:
     from burnish import planner
     from burnish.planner import text
     from burnish.planner.record import record
+    from burnish.streams import printable
 
+    if not options.what:
+        raise UserError("plan: name the model to plan for the cluster; --list models prints names")
     if options.overrides:
         raise UserError(
             f"plan {options.what}: {options.overrides[0]!r} changes a recipe; with --cluster use --fix tp=8"
@@ -113,6 +129,8 @@ def plan_model(options: Options) -> None:
             raise UserError(f"plan {options.what}: {name} is missing; give --seq 4096 --batch 512, for example")
     assert options.seq is not None
     assert options.batch is not None
+    if options.html is not None:
+        _check_page(options, options.html)
     asked = planner.request(
         options.what,
         options.cluster,
@@ -133,13 +151,23 @@ def plan_model(options: Options) -> None:
         dialect=options.as_,
     )
     made = planner.plan_model(asked, [planner.parse_fix([text], "--why-not") for text in options.why_not or ()])
-    values = record(made) if options.json or options.html else {}
-    if options.html:
+    values = record(made) if options.json or options.html is not None else {}
+    if options.html is not None:
         from burnish.plan_page import page
         from burnish.records import write_text
 
-        write_text(options.html, page(values))
-    print(json.dumps(values, indent=1) if options.json else "\n".join(text.lines(made)))
+        write_text(options.html, page(values), folders=False)
+    print(json.dumps(values, indent=1) if options.json else "\n".join(map(printable, text.lines(made))))
     if not made.fits:
         help_ = f"; would fit: {made.remedies[0].change}" if made.remedies else ""
         raise BudgetNotMet(f"{asked.model.name} does not fit on {asked.cluster.name}{help_}")
+
+
+def _check_page(options: Options, page: Path) -> None:
+    """Raises UserError, before anything is planned, where the page cannot be written or would replace what is read."""
+    from burnish.records import replaced
+
+    target = replaced(page, folders=False)
+    read = (Path(options.what), Path(options.what) / "config.json", Path(options.cluster))
+    if target.exists() and (own := next((path for path in read if path.is_file() and path.samefile(target)), None)):
+        raise UserError(f"--html {page}: is the file {str(own)!r} that the plan reads; give the page another name")

@@ -142,7 +142,7 @@ def sources(plan: Plan) -> Html:
     said += [
         f"{counted(searched['mappings'], 'mapping')} priced, {searched['fit']:,} fit.",
         "Utilization counts attention under its causal mask and no recomputed work.",
-        "The timeline takes a third of a micro batch for forward; backward has the rest and what runs again.",
+        "The timeline gives backward of a micro batch what runs again.",
     ]
     links = [
         join(el("b", f"{link['name']}, {link['bytes_per_second'] / 1e9:,.0f} GB/s a GPU"), f": {link['source']}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -108,20 +109,56 @@ class Records(Frozen):
 R = TypeVar("R", bound=BaseModel)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+PROCESS = ("/proc/", "/dev/fd/", "/dev/std")  # what stands there is an open stream, though it may lead to a file
+
+
+def replaced(path: Path, folders: bool = True) -> Path:
+    """The file that a write to `path` makes or replaces, symbolic links followed.
+
+    Raises UserError for what is no regular file or is read-only, and for a missing folder where `folders` is false.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        if not folders and not target.parent.is_dir():
+            raise UserError(f"{path}: there is no folder {str(target.parent)!r}; make it first") from None
+        return target
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    if stat.S_ISDIR(mode):
+        raise UserError(f"{path}: is a folder; give the name of a file")
+    if not stat.S_ISREG(mode) or os.path.abspath(path).startswith(PROCESS):
+        raise UserError(f"{path}: is no regular file; give the name of a new file, or of one to replace")
+    if not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(f"{path}: is read-only; give another name, or make it writable")
+    return target
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder")
+
+
+def write_text(path: Path, text: str, folders: bool = True) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part; its permissions stay.
+
+    Missing folders are made where `folders` says so. Raises UserError where there cannot be such a file.
+    """
+    target = replaced(path, folders)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
     except OSError as error:
         with suppress(OSError):  # a parent that is a file fails here too
             temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
+        raise _unwritable(path, error) from None
 
 
 def save(record: BaseModel, path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from burnish.records import Plan
 from burnish.reported import Report
+from burnish.streams import printable
 from burnish.units import counted, signed_percent
 from burnish.units import show as text
 
@@ -22,7 +23,7 @@ KINDS = ("parameters", "gradients", "optimizer", "saved", "passing", "reserve", 
 def plan(made: Plan, console: Console | None = None) -> None:
     """Print what a recipe will do and take."""
     out = console or Console()
-    out.print(f"[bold]{made.recipe}[/bold] on {made.machine}")
+    out.print(f"[bold]{printable(made.recipe)}[/bold] on {printable(made.machine)}")
     batch = made.batch
     out.print(
         f"step: {counted(batch['global_batch'], 'row')} = {batch['tokens_per_step']:,} tokens; a rank takes "
@@ -53,7 +54,7 @@ def plan(made: Plan, console: Console | None = None) -> None:
                 table.add_row(f"  of it {axis}", text(size, "bytes"))
     out.print(table)
     for note in made.notes:
-        out.print(f"note: {note}", style="dim", highlight=False)
+        out.print(f"note: {printable(note)}", style="dim", highlight=False)
     verdict = {
         True: "[green]fits[/green]",
         False: "[red]does not fit[/red]",

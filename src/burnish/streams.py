@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import sys
+import textwrap
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
 from burnish.errors import UserError
+
+WIDTH = 100
+TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # order the letters behind them the other way round
 
 
 class Terminated(BaseException):
@@ -36,6 +42,21 @@ def check_words(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             raise UserError(f"argument {word!a}: holds bytes that are no UTF-8 text") from None
+
+
+def printable(text: str) -> str:
+    """A text without what steers a terminal: names come from files and command lines. Line breaks become spaces."""
+    line = " ".join(text.splitlines()).replace("\t", " ")
+    return "".join(letter for letter in line if unicodedata.category(letter) != "Cc" and letter not in TURNS)
+
+
+def complain(said: str) -> None:
+    """Print on standard error what stopped the command: one line, which a terminal shows cut between words."""
+    line = printable(f"burnish: {said}")
+    if sys.stderr is not None and sys.stderr.isatty():
+        width = min(WIDTH, shutil.get_terminal_size().columns)
+        line = textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    print(line, file=sys.stderr)
 
 
 def flush() -> None:

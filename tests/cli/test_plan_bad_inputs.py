@@ -70,6 +70,19 @@ CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "change of a recipe for a model": (asked("train.steps=3"), ("train.steps=3", "--fix")),
     "option of a model for a recipe": (["plan", "quickstart", "--fix", "tp=8"], ("--fix", "--cluster")),
     "data parallel alone that cannot divide": (asked("--runnable", batch="100"), ("--runnable", "64")),
+    "batch that is not searched": (asked(batch="1000000000000000"), ("--batch", "at most")),
+    "sequence that is not searched": (asked(seq="99999999999"), ("--seq", "at most")),
+    "unknown stack": (asked("--stack", "foo"), ("foo", "megatron-core-2026")),
+    "what a stack cannot do": (asked("--stack", "megatron-2021", "--fix", "zero=3"), ("megatron-2021", "ZeRO 0 and 1")),
+    "adapters for another stack": (
+        asked("--as", "megatron", "--trained", "lora", "--lora-rank", "8"),
+        ("all weights",),
+    ),
+    "stage that leaves what must shrink": (asked("--must-shrink", "gradients", "--fix", "zero=0"), ("stage 2",)),
+    "tensor parallelism that cannot be run": (asked("--runnable", "--fix", "tp=2"), ("--runnable", "tp=2")),
+    "batch that no rank divides": (asked("--fix", "tp=8,pp=1,cp=1", batch="131"), ("131 sequences", "dp would be 8")),
+    "page in a folder that is not there": (asked("--html", "missing/plan.html"), ("missing", "make it first")),
+    "page without a name": (asked("--html", ""), ("folder",)),
     "page that cannot be written": (asked("--html", "/proc/here/plan.html"), ("/proc/here",)),
 }
 

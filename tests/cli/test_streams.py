@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,21 @@ def test_a_signal_while_tokenizing_is_one_line(number: signal.Signals, tmp_path:
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("cache/.*"))
+
+
+def test_ctrl_c_while_the_program_is_loaded_is_one_line() -> None:
+    code = (
+        "import sys, os, signal\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'burnish.cli_plan': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from burnish.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "burnish: stopped\n")
+    entry = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]["burnish"]
+    assert entry == "burnish.__main__:main"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

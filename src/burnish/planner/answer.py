@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from burnish.errors import UserError
 from burnish.mapping import Mapping
-from burnish.planner.candidates import SPLIT_FROM
-from burnish.planner.choice import Choice, choice, choices, named_value
-from burnish.planner.explain import Why, compared, over, reasons, rejected
+from burnish.planner.abilities import limits
+from burnish.planner.choice import Choice, choice, choices
+from burnish.planner.counts import fewer, suited
+from burnish.planner.explain import Why, compared, over, percent, reasons, rejected
 from burnish.planner.legal import why_illegal
 from burnish.planner.remedies import Remedy, remedies
-from burnish.planner.request import USUAL, Request, check
+from burnish.planner.request import SPLIT_FROM, USUAL, Request, check, named_value
 from burnish.planner.search import Found, by_degrees, pareto, search
+
+SHORT = 5000  # mappings that are priced in little time
+CLEARLY = 0.05  # share of its time by which a step on fewer GPUs must be shorter to be told of
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def _fitting(asked: Request, found: Found) -> ModelPlan:
         pareto=tuple(of(index) for index in pareto(found)),
         stages=tuple(choices(asked, [at_stage(pick, zero) for zero in range(4)] if asked.must_shrink else [])),
         ignored=ignored(asked, pick),
-        notes=notes(asked),
+        notes=(*notes(asked), *fewer_note(asked, pick, found.considered)),
         considered=found.considered,
         fitting=found.count,
     )
@@ -109,9 +114,10 @@ def _nothing(asked: Request, found: Found) -> ModelPlan:
 def against(asked: Request, pick: Choice | None, values: Table[str, int]) -> WhyNot:
     """Why the best mapping with `values` is not the pick: illegal, does not fit, or slower, with the numbers."""
     wanted = replace(asked, fix={**asked.fix, **values})
-    if illegal := why_illegal(wanted, wanted.fix):
-        return WhyNot(values, f"not legal: {illegal}")
     try:
+        check(wanted)
+        if illegal := why_illegal(wanted, wanted.fix):
+            return WhyNot(values, f"not legal: {illegal}")
         found = search(wanted)
     except UserError as error:
         return WhyNot(values, f"not legal: {error}")
@@ -175,8 +181,38 @@ def notes(asked: Request) -> tuple[str, ...]:
     if asked.precision != USUAL[0] and USUAL[0] not in asked.cluster.chip.flops:
         found.append(f"{asked.cluster.chip.name} has no {USUAL[0]}; products are taken in {asked.precision}")
     if most and asked.seq > most:
-        found.append(f"{asked.seq} tokens are more than the {most} that {asked.model.name} was made for")
+        found.append(f"{asked.seq:,} tokens are more than the {most:,} that {asked.model.name} was made for")
+    if limited := limits(asked.profile):
+        found.append(f"{asked.profile.name} {limited}; only such mappings were looked at")
+    if not asked.fewer_gpus and gcd(asked.batch, asked.cluster.gpus) == 1 < min(asked.batch, asked.cluster.gpus):
+        gpus = asked.cluster.gpus
+        found.append(
+            f"no number of ranks but 1 divides both the {asked.batch:,} sequences and the {gpus:,} {asked.device}s: "
+            f"nothing can be data parallel; --batch {max(round(asked.batch / gpus), 1) * gpus} could"
+        )
     return tuple(found)
+
+
+def fewer_note(asked: Request, pick: Choice, considered: int) -> tuple[str, ...]:
+    """A line where fewer GPUs of the cluster would take clearly less time; looked for where the search is a short one, or
+    the batch suits all GPUs badly."""
+    counts = fewer(asked)
+    if not counts or (suited(asked) and considered > SHORT):
+        return ()
+    try:
+        found = search(replace(asked, counts=counts))
+    except UserError:
+        return ()
+    if not found.count:
+        return ()
+    best = choice(asked, found.mapping, found.price, int(found.order[0]))
+    if pick.seconds < best.seconds * (1 + CLEARLY):
+        return ()
+    less = percent(1 - best.seconds / pick.seconds)
+    return (
+        f"{best.mapping.gpus} of the {asked.cluster.gpus} {asked.device}s would take {less} less time: {best.words}; "
+        f"--gpus-free looks at fewer",
+    )
 
 
 def at_stage(pick: Choice, zero: int) -> Mapping:

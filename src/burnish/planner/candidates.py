@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from burnish.mapping import RECOMPUTE, Mapping
-from burnish.planner.legal import Degrees, divisors
-from burnish.planner.request import STATES, Request
+from burnish.planner.counts import divisors
+from burnish.planner.legal import Degrees
+from burnish.planner.request import SPLIT_FROM, Request
 
 AXES = tuple(field.name for field in fields(Mapping))
 NONE, ATTENTION, PRODUCTS, FULL = range(len(RECOMPUTE))
-# The ZeRO stage from which data-parallel ranks split a kind of state (Rajbhandari et al. 2020, section 3).
-SPLIT_FROM = dict(zip(STATES, (3, 2, 1), strict=True))
 # What is tried where nothing is fixed.
 LARGEST_MICRO, SMALL_MICRO, LARGEST_VPP = 128, 8, 8
 
@@ -98,9 +97,10 @@ def recompute(asked: Request) -> list[int]:
 def chunks(asked: Request, d: Degrees) -> list[int]:
     """Chunks a stage: those that cut its layers evenly."""
     layers = int(asked.model.layers)
-    legal = range(1, layers // d.pp + 1) if d.pp > 1 else (1,)
-    even = divisors(-(-layers // d.pp))
-    return [v for v in legal if _tried(asked, "vpp", v, v in even and v <= LARGEST_VPP)]
+    most = layers // d.pp if d.pp > 1 else 1
+    fixed = asked.fix.get("vpp")
+    even = [v for v in divisors(-(-layers // d.pp)) if v <= LARGEST_VPP]
+    return [v for v in (even if fixed is None else [fixed]) if v <= most]
 
 
 def shards(asked: Request, d: Degrees, zero: int) -> list[int]:

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from burnish.hardware import GIB
-from burnish.mapping import OFFLOAD, RECOMPUTE, SCHEDULE, Mapping
+from burnish.mapping import Mapping
 from burnish.parameters import causal_flops
 from burnish.planner.candidates import AXES, one, several
 from burnish.planner.pricing import Priced, capacity, price_of
-from burnish.planner.request import Request
+from burnish.planner.request import Request, named_value
 from burnish.rates import FORMAT
-
-NAMES = {"recompute": RECOMPUTE, "schedule": SCHEDULE, "offload": OFFLOAD}
 
 
 @dataclass(frozen=True)
@@ -31,16 +29,22 @@ class Choice:
     cross_node_bytes: float  # sent over the network by all ranks in a step
     tokens_per_second: float
     mfu: float | None
+    device: str = "GPU"
     tie: bool = False
     change: str = ""
     reason: str = ""
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def words(self) -> str:
+        """The mapping in one phrase."""
+        return in_words(self.mapping, self.device)
+
     def record(self) -> dict[str, Any]:
         """As plain values: GiB for memory, names for numbered settings."""
         return {
             "mapping": named(self.mapping),
-            "words": in_words(self.mapping),
+            "words": self.words,
             "gpus": int(self.mapping.gpus),
             "fits": self.fits,
             "seconds": _round(self.seconds),
@@ -70,15 +74,10 @@ def named(mapping: Mapping) -> dict[str, int | str]:
     return {axis: named_value(axis, value) for axis, value in values.items()}
 
 
-def named_value(axis: str, value: int) -> int | str:
-    """A value of an axis, by name where it stands for something."""
-    return NAMES[axis][value] if axis in NAMES else value
-
-
-def in_words(mapping: Mapping) -> str:
+def in_words(mapping: Mapping, device: str = "GPU") -> str:
     """What a mapping uses, the rest left out: `tp 8 x dp 8, ZeRO 1, micro batch 1, recompute full`."""
     m = named(mapping)
-    degrees = [f"{axis} {m[axis]}" for axis in ("tp", "pp", "dp", "cp") if m[axis] != 1] or ["1 GPU"]
+    degrees = [f"{axis} {m[axis]}" for axis in ("tp", "pp", "dp", "cp") if m[axis] != 1] or [f"1 {device}"]
     words = [" x ".join(degrees)]
     words += [f"{axis} {m[axis]}" for axis in ("ep", "etp", "vpp") if m[axis] != 1]
     words += [f"ZeRO {m['zero']}" + (f" in groups of {m['shard']}" if m["shard"] else "")] if m["zero"] else []
@@ -116,6 +115,7 @@ def choice(asked: Request, mapping: Mapping, price: Priced, index: int) -> Choic
         cross_node_bytes=float(price.cross_node_bytes[index]),
         tokens_per_second=tokens / seconds,
         mfu=utilization(asked, seconds, int(this.gpus)),
+        device=asked.device,
     )
 
 

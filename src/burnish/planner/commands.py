@@ -1,11 +1,13 @@
 """Commands: what another stack would be started with for a mapping, and which mappings it can be told.
 
 Options of Megatron-LM (core 0.15) and of torchtitan (0.2, started by torchrun). What the stack's profile says is overlapped or
-fused is asked for. What only the user knows stays a word in capitals: data, tokenizer, the address of the first node.
+fused is asked for. What only the user knows stays a word in capitals: data, tokenizer, the address of the first node. What of
+the job has no option stands below the command.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,9 +21,22 @@ GPIPE, ONE_F_ONE_B, ZERO_BUBBLE = range(len(SCHEDULE))
 Option = tuple[str, object]
 # What `can_say` leaves out, in words.
 UNSAID = {
-    "megatron": "ZeRO 2 and 3 go without a pipeline, the schedule is 1f1b, only the optimizer can be offloaded",
-    "torchrun": "ZeRO is 0, 2 or 3, sp goes with tp, etp is 1, ep at most dp x cp, only all states can be offloaded",
+    "megatron": "ZeRO 2 and 3 go without a pipeline, the schedule is 1f1b, only the optimizer can be offloaded, recompute is "
+    "none, attention or full",
+    "torchrun": "ZeRO is 0, 2 or 3, sp goes with tp, etp is 1, ep at most dp x cp, only all states can be offloaded, recompute "
+    "is none, products or full",
 }
+# How each names an optimizer; others it does not have.
+OPTIMIZER = {
+    "megatron": {"adamw": "adam", "adam": "adam", "sgd": "sgd"},
+    "torchrun": {"adamw": "AdamW", "adam": "Adam"},
+}
+PRECISION = {
+    "megatron": ("fp32", "bf16", "fp16", "fp8", "fp8-block", "mxfp8", "nvfp4"),
+    "torchrun": ("fp32", "bf16", "fp8", "mxfp8"),
+}
+KERNELS = {"megatron": ("flash", "unfused", "fused-softmax"), "torchrun": ("flash",)}  # by the names of profiles
+TOOLS = {"megatron": ("megatron", "megatron-core"), "torchrun": ("fsdp2", "torch")}
 
 
 def can_say(dialect: str, mapping: Mapping) -> np.ndarray:
@@ -34,13 +49,41 @@ def can_say(dialect: str, mapping: Mapping) -> np.ndarray:
             (m.schedule == ONE_F_ONE_B)
             & ((m.zero < 2) | (m.pp == 1))
             & (m.offload < OFFLOAD.index("states"))
+            & (m.recompute != RECOMPUTE.index("products"))
             & everything
         )
     if dialect == "torchrun":
         # it splits nothing, or at least gradients; token split goes with tensor parallel; experts lie over data parallel
         splits = (m.zero != 1) & ((m.zero > 0) | (m.cp == 1)) & (m.ep * m.etp <= m.dp * m.cp) & (m.etp == 1)
+        splits &= m.recompute != RECOMPUTE.index("attention")
         return splits & (m.offload != OFFLOAD.index("optimizer")) & ((m.sp == 1) | (m.tp == 1)) & everything
     return everything
+
+
+def told(asked: Request, mapping: Mapping) -> str:
+    """The command, and as comments below it what it leaves to the user and what of the job it cannot say."""
+    below = ["data, tokenizer, learning-rate and rotary-base options are yours to add"]
+    if lacks := unsaid(asked):
+        below.append(f"the command cannot say: {'; '.join(lacks)}")
+    shown = (textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="#   ") for text in below)
+    return "\n".join([command(asked, mapping), *(line for lines in shown for line in lines)])
+
+
+def unsaid(asked: Request) -> list[str]:
+    """What of a priced job the command of a dialect has no option for."""
+    dialect, model, stack = asked.dialect, asked.model, asked.profile
+    megatron_only = dialect == "megatron"
+    kernel = stack.kernel(asked.attention)
+    cases = [
+        (asked.optimizer not in OPTIMIZER[dialect], f"--optimizer {asked.optimizer}"),
+        (asked.precision not in PRECISION[dialect], f"--precision {asked.precision}"),
+        (kernel not in KERNELS[dialect], f"attention by {kernel}"),
+        (stack.tool not in TOOLS[dialect], f"that it was priced as {stack.name}, another stack"),
+        (megatron_only and model.windowed_layers, "the layers with a sliding window"),
+        (megatron_only and model.mixer_layers, "the state-space layers"),
+        (megatron_only and model.routed_width, "the narrower width of what is sent to experts"),
+    ]
+    return [words for holds, words in cases if holds]
 
 
 def command(asked: Request, mapping: Mapping) -> str:
@@ -99,7 +142,14 @@ def megatron(asked: Request, m: Mapping) -> Iterator[Option]:
     ]
     yield from (option for holds, option in optional if holds)
     yield from _megatron_precision(asked.precision)
-    yield from (("--attention-backend", "unfused" if asked.attention == "unfused" else "flash"),)
+    kernel = stack.kernel(asked.attention)
+    yield "--attention-backend", "flash" if kernel.startswith("flash") else "unfused"
+    if kernel == "unfused":
+        yield "--no-masked-softmax-fusion", True
+    if not stack.masks:
+        yield from (("--attention-dropout", 0), ("--hidden-dropout", 0))
+    if name := OPTIMIZER["megatron"].get(asked.optimizer):
+        yield "--optimizer", name
     yield from _megatron_model(asked.model)
     yield from (("--tokenizer-model", "TOKENIZER"), ("--data-path", "DATA"), ("--train-iters", "STEPS"))
 
@@ -137,6 +187,7 @@ def _megatron_model(model: Architecture) -> Iterator[Option]:
         (experts, ("--moe-router-topk", model.topk)),
         (experts, ("--moe-ffn-hidden-size", model.expert_ffn)),
         (experts, ("--moe-grouped-gemm", True)),
+        (experts, ("--moe-token-dispatcher-type", "alltoall")),
         (experts and model.shared_ffn, ("--moe-shared-expert-intermediate-size", model.shared_ffn)),
         (
             experts and model.expert_layers < model.layers,
@@ -176,7 +227,11 @@ def torchtitan(asked: Request, m: Mapping) -> Iterator[Option]:
     yield "--activation_checkpoint.mode", mode
     if mode == "selective":
         yield "--activation_checkpoint.selective_ac_option", "op"
-    if asked.precision.startswith("fp8"):
+    if name := OPTIMIZER["torchrun"].get(asked.optimizer):
+        yield "--optimizer.name", name
+    if asked.precision == "fp32":
+        yield "--training.mixed_precision_param", "float32"
+    if asked.precision == "fp8":
         yield "--model.converters", "quantize.linear.float8"
     if asked.precision == "mxfp8":
         yield "--model.converters", "quantize.linear.mx"

@@ -96,7 +96,7 @@ def _less_simple(pick: Choice, other: Choice) -> str:
 
 
 def _gib(size: float) -> str:
-    return f"{size / GIB:.1f}"
+    return f"{size / GIB:,.1f}"
 
 
 def _s(seconds: float) -> str:
@@ -143,11 +143,14 @@ def _value(axis: str, ours: Mapping, theirs: Mapping) -> int | str:
 
 
 def tensor_links(asked: Request, pick: Choice) -> str:
-    """What a layer's tensor-parallel traffic takes on the links it uses, and on the other kind."""
+    """What a layer's tensor-parallel traffic takes on the links it uses and on the other kind, hidden or not, and how much
+    of it shows."""
     there, tp = asked.cluster, int(pick.mapping.tp)
     inside = tp <= there.domain
     fast, slow = (replace(there, domain=d) for d in (max(tp, there.domain), 1 if inside else there.domain))
-    near, far = (tensor_seconds(replace(asked, cluster=links), pick.mapping) for links in (fast, slow))
+    near, far = (tensor_seconds(replace(asked, cluster=links), pick.mapping)[0] for links in (fast, slow))
+    shows = f", of which {_s(tensor_seconds(asked, pick.mapping)[1])} shows"
     stays = f"stays in the {'node' if there.domain <= there.per_node else 'domain'} of {there.domain}"
     where = stays if inside else f"crosses domains of {there.domain}"
-    return f"{where}: {_s(near)} a layer and micro batch on {there.link.name}, {_s(far)} across {there.network.name}"
+    on_fast = f"{_s(near)} a layer and micro batch on {there.link.name}{shows if inside else ''}"
+    return f"{where}: {on_fast}; {_s(far)} across {there.network.name}{'' if inside else shows}"

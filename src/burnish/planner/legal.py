@@ -8,6 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 from burnish.errors import UserError
+from burnish.planner.counts import divisors, gpu_counts
 from burnish.planner.request import Request
 
 # What is worth trying: a rank with fewer tokens of a sequence gains nothing from a further split, and tensor parallelism
@@ -26,22 +27,11 @@ class Degrees(NamedTuple):
     etp: int
 
 
-def divisors(number: int) -> list[int]:
-    """Divisors of a positive number, ascending."""
-    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
-
-
-def gpu_counts(asked: Request) -> list[int]:
-    """How many GPUs a mapping may use: all, or where fewer are allowed also whole nodes and parts of one."""
-    there = asked.cluster
-    if not asked.fewer_gpus:
-        return [there.gpus]
-    return sorted({*divisors(there.per_node), *(there.per_node * n for n in divisors(there.nodes))})
-
-
 def degrees(asked: Request, every: bool = False) -> list[Degrees]:
-    """The legal degrees that are worth trying, or `every` one; axes that are fixed are tried at any legal value."""
+    """The legal degrees that are worth trying, or `every` one; axes that are fixed are tried at any legal value.
+
+    Context parallelism that leaves a rank too few tokens is tried only where it is fixed.
+    """
     model, found = asked.model, []
     for gpus in gpu_counts(asked):
         for tp in _tensor(asked, gpus, every):
@@ -49,7 +39,7 @@ def degrees(asked: Request, every: bool = False) -> list[Degrees]:
                 dp, rest = divmod(gpus // tp, pp * cp)
                 if rest or pp > model.layers or asked.batch % dp:
                     continue
-                if cp > 1 and (asked.seq % (2 * cp) or not (every or "cp" in asked.fix or _long(asked, cp))):
+                if cp > 1 and (asked.seq % (2 * cp) or not ("cp" in asked.fix or _long(asked, cp))):
                     continue
                 found += [Degrees(tp, pp, dp, cp, *split) for split in _experts(asked, tp * dp * cp, every)]
     return [d for d in found if not asked.runnable or d == (1, 1, d.dp, 1, 1, 1)]
@@ -90,24 +80,39 @@ def fixed_degrees(asked: Request) -> list[Degrees]:
 
 def with_fixed(asked: Request, found: list[Degrees]) -> list[Degrees]:
     """Those degrees that have what is fixed."""
-    fixed = {key: value for key, value in asked.fix.items() if key in Degrees._fields}
-    return [d for d in found if all(getattr(d, key) == value for key, value in fixed.items())]
+    return [d for d in found if _has(d, asked.fix)]
 
 
 def _none(asked: Request) -> str:
     gpus = asked.cluster.gpus
     if asked.runnable:
         return f"--runnable: data parallel alone on {gpus:,} GPUs needs a batch that divides by {gpus:,}, not {asked.batch}"
-    # every number of ranks divides a batch of 0
-    if ranks := sorted({d.dp for d in degrees(replace(asked, batch=0), every=True)}):
-        return f"--batch {asked.batch}: dp must divide it, and with all {gpus:,} GPUs dp is one of {_listed(ranks)}; or --gpus-free"
+    if ranks := _any_ranks(asked, asked.fix):
+        many = max((n for n in ranks if n <= asked.batch), default=ranks[0])
+        near = max(round(asked.batch / many), 1) * many
+        return (
+            f"--batch {asked.batch}: dp must divide it, and with all {gpus:,} GPUs dp is one of {_listed(ranks)}; "
+            f"--batch {near} works, or --gpus-free"
+        )
     return f"no mapping uses all {gpus:,} GPUs: {rule(asked, 'tp')}; use another number of nodes, or --gpus-free"
+
+
+def _any_ranks(asked: Request, values: Mapping[str, int]) -> list[int]:
+    """Data-parallel ranks that mappings with these values would have if the batch did not matter."""
+    # every number of ranks divides a batch of 0
+    free = degrees(replace(asked, batch=0, fix={**asked.fix, **values}), every=True)
+    return sorted({d.dp for d in free if _has(d, values)})
+
+
+def _has(d: Degrees, values: Mapping[str, int]) -> bool:
+    return all(getattr(d, key) == value for key, value in values.items() if key in Degrees._fields)
 
 
 def rule(asked: Request, key: str) -> str:
     """What a value of an axis must satisfy, in words."""
-    model, gpus = asked.model, asked.cluster.gpus
-    part = f", and tp x pp x dp x cp is {'at most ' if asked.fewer_gpus else ''}the {gpus:,} GPUs"
+    model, counts = asked.model, gpu_counts(asked)
+    many = f"the {counts[-1]:,} GPUs" if len(counts) == 1 else f"one of {_listed(counts)} GPUs"
+    part = f", and tp x pp x dp x cp is {many}"
     experts = f"ep divides the {model.experts} experts, and ep x etp the ranks of a stage"
     rules = {
         "tp": f"tp divides {model.heads} heads and divides or is a multiple of {model.kv_heads} key-value heads" + part,
@@ -128,31 +133,45 @@ def why_illegal(asked: Request, values: Mapping[str, int]) -> str | None:
     kept, settled = degrees(asked, every=True), ""
     if not kept:
         return None
+    so_far: dict[str, int] = {}
     for key in (key for key in values if key in Degrees._fields):
         legal = sorted({getattr(d, key) for d in kept})
-        kept = [d for d in kept if getattr(d, key) == values[key]]
+        kept, so_far[key] = [d for d in kept if getattr(d, key) == values[key]], values[key]
         if not kept:
-            return f"{key}={values[key]}{settled}: {rule(asked, key)}; legal: {_listed(legal)}"
-        settled = f"{settled or ' with'} {key}={values[key]}"
+            reason = _other_reason(asked, so_far) or rule(asked, key)
+            return f"{key}={values[key]}{settled}: {reason}; legal: {_listed(legal)}"
+        settled = f"{settled + ',' if settled else ' with'} {key}={values[key]}"
     for key, of in (("micro_batch", _micro_batches), ("vpp", _chunks), ("shard", _shards)):
         if key in values and values[key] not in (legal := sorted({n for d in kept for n in of(asked, d)})):
             return f"{key}={values[key]}{settled}: {rule(asked, key)}; legal: {_listed(legal)}"
     return None
 
 
-def _listed(values: Sequence[int], most: int = 12) -> str:
+def _other_reason(asked: Request, values: Mapping[str, int]) -> str:
+    """What else than its own rule keeps a value from being legal: other options, or a batch that no dp left divides."""
+    freed = replace(asked, runnable=False)
+    if asked.runnable and any(_has(d, values) for d in degrees(freed, every=True)):
+        return "--runnable keeps to data parallelism alone"
+    if "dp" in values or not (ranks := _any_ranks(asked, values)):
+        return ""
+    return f"dp would be {_listed(ranks, word=' or ')}, which the batch of {asked.batch:,} sequences does not divide by"
+
+
+def _listed(values: Sequence[int], most: int = 12, word: str = ", ") -> str:
+    if len(values) == 2:
+        return word.join(map(str, values))
     shown = ", ".join(map(str, values[:most]))
     return f"{shown}, ... {values[-1]}" if len(values) > most else shown
 
 
-def _micro_batches(asked: Request, d: Degrees) -> list[int]:
+def _micro_batches(asked: Request, d: Degrees) -> Sequence[int]:
     return divisors(asked.batch // d.dp)
 
 
-def _chunks(asked: Request, d: Degrees) -> list[int]:
+def _chunks(asked: Request, d: Degrees) -> Sequence[int]:
     """Interleaving takes micro batches in rounds of pp."""
     rounds = d.pp > 1 and asked.batch // d.dp % d.pp == 0
-    return list(range(1, int(asked.model.layers) // d.pp + 1)) if rounds else [1]
+    return range(1, int(asked.model.layers) // d.pp + 1) if rounds else [1]
 
 
 def _shards(asked: Request, d: Degrees) -> list[int]:

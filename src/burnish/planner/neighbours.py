@@ -1,4 +1,4 @@
-"""Neighbours: mappings that differ from one in a single axis; the rest is kept, or balanced again where it must be."""
+"""Neighbours: mappings that differ from one in a single axis; degrees come with the settings that suit them best."""
 
 from __future__ import annotations
 
@@ -6,22 +6,40 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import log2
 
+import numpy as np
+
 from burnish.mapping import Mapping
-from burnish.planner.candidates import chunks, micro_batches, recompute, shards, stages
+from burnish.planner.abilities import able
+from burnish.planner.candidates import (
+    chunks,
+    full,
+    lean,
+    mapping_of,
+    micro_batches,
+    one,
+    recompute,
+    several,
+    shards,
+    stages,
+)
+from burnish.planner.commands import can_say
 from burnish.planner.legal import Degrees, degrees, with_fixed
+from burnish.planner.pricing import capacity, price_of
 from burnish.planner.request import Request
+from burnish.planner.search import TIE, said
 
 SPLITS = ("tp", "pp", "cp", "ep")  # data parallel takes what they leave
+SETTINGS = ("zero", "micro_batch", "recompute", "vpp", "shard")
 DP_WEIGHT = 0.01  # a change of dp counts less than one of any other axis
 
 
 def neighbours(asked: Request, pick: Mapping) -> list[tuple[str, Mapping]]:
     """(axis, mapping) pairs: the nearest legal values below and above on every axis that the request leaves open."""
-    legal = [d for d in with_fixed(asked, degrees(asked)) if _gpus(d) == pick.gpus]
+    legal = [d for d in with_fixed(asked, degrees(asked)) if _gpus(d) == pick.gpus and micro_batches(asked, d)]
     found: list[tuple[str, Mapping]] = []
     for axis in SPLITS:
         for value in around(getattr(pick, axis), {getattr(d, axis) for d in legal}):
-            found.append((axis, settled(asked, pick, _nearest(legal, pick, axis, value))))
+            found.append((axis, best(asked, pick, _nearest(legal, pick, axis, value))))
     d = degrees_of(pick)
     own = asked.batch // d.dp // int(pick.micro_batch)
     settings = {
@@ -33,7 +51,12 @@ def neighbours(asked: Request, pick: Mapping) -> list[tuple[str, Mapping]]:
     }
     for axis, values in settings.items():
         found += [(axis, settled(asked, replace(pick, **{axis: value}), d)) for value in values]
-    return [(axis, mapping) for axis, mapping in found if mapping != pick]
+    changed = [(axis, mapping) for axis, mapping in found if mapping != pick]
+    if not changed:
+        return []
+    together = several([mapping for _, mapping in changed])
+    allowed = can_say(asked.dialect, together) & able(asked.profile, together)
+    return [pair for pair, keep in zip(changed, allowed, strict=True) if keep]
 
 
 def degrees_of(mapping: Mapping) -> Degrees:
@@ -60,6 +83,24 @@ def _nearest(legal: Sequence[Degrees], pick: Mapping, axis: str, value: int) -> 
         return sum(DP_WEIGHT * turn if a == "dp" else turn for a, turn in turns.items())
 
     return min((d for d in legal if getattr(d, axis) == value), key=moved)
+
+
+def best(asked: Request, pick: Mapping, d: Degrees) -> Mapping:
+    """The settings that suit other degrees best: the fastest that fit, of ties those of the pick; where none fits, those
+    of the pick as far as they are legal."""
+    kept = settled(asked, pick, d)
+    rows = said(asked, full(asked, lean(asked, [d])))
+    if not rows:
+        return kept
+    together = mapping_of(asked, rows)
+    price = price_of(asked, together)
+    fits = price.peak <= capacity(asked)
+    if not fits.any():
+        return kept
+    seconds = np.where(fits, price.seconds, np.inf)
+    moved = sum((getattr(together, axis) != getattr(kept, axis)).astype(int) for axis in SETTINGS)
+    tied = seconds <= seconds.min() * (1 + TIE)
+    return one(together, int(np.lexsort((seconds, moved, ~tied))[0]))
 
 
 def settled(asked: Request, mapping: Mapping, d: Degrees) -> Mapping:

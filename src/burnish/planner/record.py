@@ -10,10 +10,10 @@ from burnish.parameters import active_parameters, parameters
 from burnish.planner.answer import ModelPlan, WhyNot, split_kinds
 from burnish.planner.candidates import gathers_forward
 from burnish.planner.choice import Choice, named
-from burnish.planner.commands import command
+from burnish.planner.commands import told
 from burnish.planner.explain import Why
-from burnish.planner.pricing import capacity
-from burnish.planner.request import STATES, Request
+from burnish.planner.pricing import capacity, forward_share
+from burnish.planner.request import STATES, Request, named_value
 from burnish.planner.search import TIE
 
 
@@ -34,7 +34,7 @@ def record(plan: ModelPlan) -> dict[str, Any]:
         "shrunk": shrunk(plan),
         "ignored": [{"option": option, "why": reason} for option, reason in plan.ignored.items()],
         "notes": list(plan.notes),
-        "command": command(plan.request, plan.pick.mapping) if plan.pick and plan.request.dialect else None,
+        "command": told(plan.request, plan.pick.mapping) if plan.pick and plan.request.dialect else None,
         "searched": {"mappings": plan.considered, "fit": plan.fitting},
     }
 
@@ -79,7 +79,7 @@ def asked_record(asked: Request) -> dict[str, Any]:
             "trained": asked.trained,
             "optimizer": asked.optimizer,
         },
-        "fixed": dict(asked.fix),
+        "fixed": {axis: named_value(axis, value) for axis, value in asked.fix.items()},
         "stack": {"name": stack.name, "note": asked.stack_note, "source": stack.source},
         "uncalibrated": uncalibrated(asked),
     }
@@ -105,20 +105,22 @@ def pipeline(asked: Request, choice: Choice) -> dict[str, Any]:
     parts = choice.parts
     again = parts.get("recompute", 0.0) / micro_batches
     outside = ("pipeline bubble", "pipeline sends", "data", "optimizer", "recompute")
+    share = forward_share(asked, m)
     both = sum(seconds for cause, seconds in parts.items() if cause not in outside) / micro_batches
     return {
         "stages": int(m.pp),
         "chunks": int(m.vpp),
         "schedule": named(m)["schedule"],
         "micro_batches": micro_batches,
-        "forward_seconds": both / 3,
-        "backward_seconds": both * 2 / 3 + again,
+        "forward_seconds": both * share,
+        "backward_seconds": both * (1 - share) + again,
         "bubble_seconds": parts.get("pipeline bubble", 0.0),
     }
 
 
 def _why_not(asked: WhyNot) -> dict[str, Any]:
-    return {"asked": dict(asked.asked), "text": asked.text, "choice": asked.choice and asked.choice.record()}
+    values = {axis: named_value(axis, value) for axis, value in asked.asked.items()}
+    return {"asked": values, "text": asked.text, "choice": asked.choice and asked.choice.record()}
 
 
 def shrunk(plan: ModelPlan) -> dict[str, Any] | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from burnish.cluster import Cluster
 from burnish.errors import UserError
 from burnish.job import TRAINED
 from burnish.mapping import OFFLOAD
 from burnish.planner.choice import Choice, choice
-from burnish.planner.request import Request
+from burnish.planner.request import Request, fixed_words
 from burnish.planner.search import search
 
 DOUBLINGS = 8  # how often nodes are doubled, sequences and batches halved
@@ -35,7 +36,7 @@ def ladders(asked: Request) -> Iterator[list[tuple[str, Request]]]:
     """Changes of one kind, smallest first."""
     for key in asked.fix:
         freed = {k: v for k, v in asked.fix.items() if k != key}
-        yield [(f"without --fix {key}={asked.fix[key]}", replace(asked, fix=freed))]
+        yield [(f"without --fix {fixed_words({key: asked.fix[key]})}", replace(asked, fix=freed))]
     if len(asked.fix) > 1:
         yield [("without --fix", replace(asked, fix={}))]
     if asked.must_shrink or not asked.forward_gather:
@@ -45,16 +46,23 @@ def ladders(asked: Request) -> Iterator[list[tuple[str, Request]]]:
             (f"--fix offload={name}", replace(asked, fix={**asked.fix, "offload": OFFLOAD.index(name)}))
             for name in OFFLOAD[1:]
         ]
-    if asked.trained == "all" and not asked.runnable:
+    if asked.trained == "all" and not (asked.runnable or asked.dialect):
         adapters = [(kind, replace(asked, trained=kind, lora_rank=ADAPTER_RANK)) for kind in TRAINED[1:]]
         yield [(f"--trained {kind} --lora-rank {ADAPTER_RANK}", changed) for kind, changed in adapters]
     there = asked.cluster
     more = [replace(there, nodes=there.nodes * 2**k) for k in range(1, DOUBLINGS + 1)]
-    yield [(f"{c.nodes} nodes of {c.per_node} instead of {there.nodes}", replace(asked, cluster=c)) for c in more]
+    yield [(more_of(c, there, asked.device), replace(asked, cluster=c)) for c in more]
     shorter = [asked.seq // 2**k for k in range(1, DOUBLINGS + 1)]
     yield [(f"--seq {seq}", replace(asked, seq=seq)) for seq in shorter if seq >= SHORTEST]
     smaller = [asked.batch // 2**k for k in range(1, DOUBLINGS + 1)]
     yield [(f"--batch {batch}", replace(asked, batch=batch)) for batch in smaller if batch]
+
+
+def more_of(larger: Cluster, there: Cluster, device: str) -> str:
+    """A larger cluster in words; single cards are counted themselves."""
+    if there.per_node == 1:
+        return f"{larger.gpus} {device}s instead of {there.gpus}"
+    return f"{larger.nodes} nodes of {larger.per_node} instead of {there.nodes}"
 
 
 def first_that_fits(ladder: list[tuple[str, Request]]) -> Remedy | None:

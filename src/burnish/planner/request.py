@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from burnish import presets
@@ -13,7 +13,7 @@ from burnish.errors import UserError, nearest
 from burnish.job import ATTENTION, PRECISIONS, TRAINED, Job
 from burnish.mapping import OFFLOAD, RECOMPUTE, SCHEDULE
 from burnish.rates import FORMAT
-from burnish.stack import Stack, nearest_stack
+from burnish.stack import Stack, stacks
 
 # What may be fixed, with the name it has in a mapping.
 KEYS = (
@@ -23,6 +23,8 @@ KEYS = (
 SHORT = {"mb": "micro_batch", "micro": "micro_batch", "stage": "zero"}
 NAMED = {"recompute": RECOMPUTE, "schedule": SCHEDULE, "offload": OFFLOAD}
 STATES = ("parameters", "gradients", "optimizer")
+# The ZeRO stage from which data-parallel ranks split a kind of state (Rajbhandari et al. 2020, section 3).
+SPLIT_FROM = dict(zip(STATES, (3, 2, 1), strict=True))
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon", "adafactor", "adam8bit", "lion")
 DEFAULT_STACK = "megatron-core-2026"
 # The stack that is priced where a command for another tool is asked for and no stack is named.
@@ -30,6 +32,9 @@ DEFAULT_STACK = "megatron-core-2026"
 # come with 4-bit products.
 NEEDED = {**FORMAT, "mxfp8": "fp4"}
 USUAL = ("bf16", "fp16", "fp32")  # the first that a chip has is taken where none is named
+# The longest sequence, the largest step and the largest size of a model that are searched.
+MOST_TOKENS, MOST_SEQUENCES, MOST_LAYERS, MOST_SIZE = 2**27, 2**30, 2**16, 2**31
+ALONE = ("tp", "pp", "cp", "ep", "etp", "vpp")  # what `burnish train` has one of
 SPOKEN = {"megatron": DEFAULT_STACK, "torchrun": "fsdp2-torchao"}
 
 
@@ -55,6 +60,7 @@ class Request:
     must_shrink: tuple[str, ...] = ()
     forward_gather: bool = True
     fewer_gpus: bool = False
+    counts: tuple[int, ...] = ()  # numbers of GPUs to look at; empty = all of them, or what `fewer_gpus` allows
     runnable: bool = False
     dialect: str = ""
     top: int = 8
@@ -64,7 +70,7 @@ class Request:
         """What is trained, apart from how it is laid out."""
         return Job(
             model=self.model,
-            seq=self.seq,
+            seq=float(self.seq),  # so that sizes of long sequences leave no whole number's range
             global_batch=self.batch,
             precision=self.precision,
             attention=self.attention,
@@ -76,14 +82,17 @@ class Request:
     @property
     def profile(self) -> Stack:
         """The profile of the stack that is priced."""
-        return nearest_stack(self.stack or SPOKEN.get(self.dialect, DEFAULT_STACK))[0]
+        return stacks()[self.stack or SPOKEN.get(self.dialect, DEFAULT_STACK)]
 
     @property
     def stack_note(self) -> str:
-        """How that stack was chosen, where it was not named by a profile's name."""
-        if self.stack:
-            return nearest_stack(self.stack)[1]
-        return f"no stack was named; priced as {self.profile.name}"
+        """How that stack was chosen, where it was not named."""
+        return "" if self.stack else f"no stack was named; priced as {self.profile.name}"
+
+    @property
+    def device(self) -> str:
+        """What a rank runs on, in a word."""
+        return "GPU" if self.cluster.chip.accelerator else "processor"
 
 
 def request(model: str, cluster_text: str, seq: int, batch: int, **options: Any) -> Request:
@@ -134,13 +143,45 @@ def _number(key: str, value: str, where: str) -> int:
     return number
 
 
+def named_value(axis: str, value: int) -> int | str:
+    """A value of an axis, by name where it stands for something."""
+    return NAMED[axis][value] if axis in NAMED else value
+
+
+def fixed_words(fix: Mapping[str, int]) -> str:
+    """What is fixed, as it was written: `tp=8, recompute=full`."""
+    return ", ".join(f"{key}={named_value(key, value)}" for key, value in fix.items())
+
+
 def check(asked: Request) -> None:
     """Raises UserError, in one line, for what no mapping could answer."""
-    chip = asked.cluster.chip
-    for name, value in (("--seq", asked.seq), ("--batch", asked.batch), ("--top", asked.top)):
+    _check_sizes(asked)
+    _check_names(asked)
+    _check_settings(asked)
+
+
+def _check_sizes(asked: Request) -> None:
+    model = asked.model
+    for name, value, most in (
+        ("--seq", asked.seq, MOST_TOKENS),
+        ("--batch", asked.batch, MOST_SEQUENCES),
+        ("--top", asked.top, MOST_SEQUENCES),
+    ):
         if value < 1:
             raise UserError(f"{name} {value}: at least 1")
-    for name, given, known in (
+        if value > most:
+            raise UserError(f"{name} {value}: at most {most}")
+    for size in fields(model):
+        value, most = getattr(model, size.name), MOST_LAYERS if size.name.endswith("layers") else MOST_SIZE
+        if not isinstance(value, str) and value > most:
+            raise UserError(f"model {model.name}: {size.name} {int(value)}: at most {most} can be planned")
+    positions = int(model.positions)
+    if positions and asked.seq > positions:
+        raise UserError(f"--seq {asked.seq}: {model.name} has a table of {positions} positions; use 1..{positions}")
+
+
+def _check_names(asked: Request) -> None:
+    for name, given, options in (
         ("--precision", asked.precision, PRECISIONS),
         ("--attention", asked.attention, ATTENTION),
         ("--trained", asked.trained, TRAINED),
@@ -148,16 +189,19 @@ def check(asked: Request) -> None:
         ("--as", asked.dialect or "megatron", tuple(SPOKEN)),
         *(("--must-shrink", state, STATES) for state in asked.must_shrink),
     ):
-        if given not in known:
-            raise UserError(f"{name} {given!r}: unknown; {nearest(given, known)}")
+        if given not in options:
+            raise UserError(f"{name} {given!r}: unknown; {nearest(given, options)}")
+    if asked.stack and asked.stack not in stacks():
+        near = nearest(asked.stack, stacks())
+        known = "" if near.startswith("known") else f" known: {', '.join(sorted(stacks()))}"
+        raise UserError(f"--stack {asked.stack!r}: unknown; {near}{known}")
+    chip = asked.cluster.chip
     if NEEDED.get(asked.precision, asked.precision) not in chip.flops:
         legal = [name for name in PRECISIONS if NEEDED.get(name, name) in chip.flops]
         raise UserError(f"--precision {asked.precision}: {chip.name} does not have it; it has {', '.join(legal)}")
-    positions = int(asked.model.positions)
-    if positions and asked.seq > positions:
-        raise UserError(
-            f"--seq {asked.seq}: {asked.model.name} has a table of {positions} positions; use 1..{positions}"
-        )
+
+
+def _check_settings(asked: Request) -> None:
     if asked.trained != "all" and asked.lora_rank < 1:
         raise UserError(f"--trained {asked.trained}: give the rank of the adapters with --lora-rank, for example 16")
     if "parameters" in asked.must_shrink and not asked.forward_gather:
@@ -165,3 +209,32 @@ def check(asked: Request) -> None:
             "--must-shrink parameters with --no-forward-gather: ranks that hold parts of the parameters must gather them "
             "in forward; drop one of the two"
         )
+    if asked.dialect and asked.trained != "all":
+        raise UserError(
+            f"--as {asked.dialect}: its command trains all weights; --trained {asked.trained} has no option there"
+        )
+    zero, states = asked.fix.get("zero"), asked.must_shrink
+    if zero is not None and (kept := [state for state in states if zero < SPLIT_FROM[state]]):
+        least = max(SPLIT_FROM[state] for state in kept)
+        raise UserError(
+            f"--must-shrink {','.join(states)} with zero={zero}: ZeRO stage {zero} leaves {' and '.join(kept)} whole on "
+            f"every rank; use stage {least} or above"
+        )
+    if zero == SPLIT_FROM["parameters"] and not asked.forward_gather:
+        raise UserError(
+            f"--no-forward-gather with zero={zero}: stage {zero} gathers parameters in forward; use 0..{zero - 1}"
+        )
+    if asked.runnable:
+        _check_runnable(asked)
+
+
+def _check_runnable(asked: Request) -> None:
+    """What is fixed must be what `burnish train` has: data parallelism with ZeRO, whole layers run again."""
+    own = "--runnable: burnish train has data parallelism with ZeRO alone"
+    for key in ALONE:
+        if asked.fix.get(key, 1) > 1:
+            raise UserError(f"{own}, {key} 1; drop {key}={asked.fix[key]} or --runnable")
+    legal = {"recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b",)}
+    for key, names in legal.items():
+        if key in asked.fix and (name := named_value(key, asked.fix[key])) not in names:
+            raise UserError(f"{own}, {key} {' or '.join(names)}; drop {key}={name} or --runnable")

@@ -10,11 +10,12 @@ import numpy as np
 from burnish.errors import UserError
 from burnish.mapping import Mapping
 from burnish.planner import candidates
+from burnish.planner.abilities import able, limits
 from burnish.planner.candidates import Row
 from burnish.planner.commands import UNSAID, can_say
 from burnish.planner.legal import Degrees, fixed_degrees
 from burnish.planner.pricing import Priced, capacity, peak_of, price_of
-from burnish.planner.request import Request
+from burnish.planner.request import Request, fixed_words
 
 # Mappings whose times differ by less than this share are told apart by no prediction of this model.
 TIE = 0.01
@@ -53,17 +54,22 @@ def search(asked: Request) -> Found:
 
 
 def said(asked: Request, rows: list[Row]) -> list[Row]:
-    """The candidates that the command asked for, if any, can express."""
-    if not asked.dialect or not rows:
+    """The candidates that the stack can run, and that the command asked for, if any, can express."""
+    if not rows or not (asked.dialect or limits(asked.profile)):
         return rows
-    kept = can_say(asked.dialect, candidates.mapping_of(asked, rows))
+    mapping = candidates.mapping_of(asked, rows)
+    kept = can_say(asked.dialect, mapping) & able(asked.profile, mapping)
     return [row for row, keep in zip(rows, kept, strict=True) if keep]
 
 
 def nothing_left(asked: Request) -> str:
     """Why legal degrees have no legal settings."""
-    fixed = ", ".join(f"{key}={value}" for key, value in asked.fix.items()) or "nothing fixed"
-    if asked.dialect and candidates.lean(asked, fixed_degrees(asked)):
+    fixed = fixed_words(asked.fix) or "nothing fixed"
+    lean = candidates.lean(asked, fixed_degrees(asked))
+    if lean and limits(asked.profile) and not able(asked.profile, candidates.mapping_of(asked, lean)).any():
+        many = f"{asked.cluster.gpus:,} {asked.device}s, {asked.batch:,} sequences and {fixed}"
+        return f"--stack {asked.profile.name}: it {limits(asked.profile)}; no such mapping has {many}; or --gpus-free"
+    if asked.dialect and lean:
         return f"--as {asked.dialect}: its command can express no mapping with {fixed}: {UNSAID[asked.dialect]}"
     if asked.must_shrink and not any(d.dp * d.cp > 1 for d in fixed_degrees(asked)):
         return (

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from burnish.hardware import GIB
 from burnish.planner.answer import ModelPlan, WhyNot
-from burnish.planner.choice import Choice, in_words, named_value
-from burnish.planner.commands import command
+from burnish.planner.choice import Choice, in_words
+from burnish.planner.commands import told
 from burnish.planner.pricing import capacity
 from burnish.planner.record import shrunk, uncalibrated
-from burnish.planner.request import STATES, Request
-from burnish.units import show
+from burnish.planner.request import STATES, Request, fixed_words
+from burnish.units import counted, show
 
 WIDTH, COLUMN = 100, 22
 
@@ -36,16 +36,15 @@ def lines(plan: ModelPlan) -> Iterator[str]:
         chip = plan.request.cluster.chip.name
         yield from wrapped("note: ", f"uncalibrated: no measured step of {chip} stands behind these times")
     if plan.pick and plan.request.dialect:
-        yield from ("", *command(plan.request, plan.pick.mapping).splitlines())
+        yield from ("", *told(plan.request, plan.pick.mapping).splitlines())
 
 
 def why_not(asked: Request, other: WhyNot) -> Iterator[str]:
     """A mapping that was asked about."""
-    values = ", ".join(f"{key}={named_value(key, value)}" for key, value in other.asked.items())
-    yield from wrapped(f"why not {values}: ", other.text)
+    yield from wrapped(f"why not {fixed_words(other.asked)}: ", other.text)
     if best := other.choice:
-        sent = f"{plain(best.cross_node_bytes, 'bytes')} a step over the network"
-        yield from wrapped("  ", f"at best {in_words(best.mapping)}: {figures(asked, best)}, {sent}")
+        sent = f", {plain(best.cross_node_bytes, 'bytes')} a step over the network" if best.mapping.gpus > 1 else ""
+        yield from wrapped("  ", f"at best {best.words}: {figures(asked, best)}{sent}")
 
 
 def wrapped(start: str, text: str, later: str = "    ") -> list[str]:
@@ -64,34 +63,34 @@ def heading(asked: Request) -> Iterator[str]:
     """The question."""
     there = asked.cluster
     tokens = asked.batch * asked.seq
-    yield f"{asked.model.name} on {there.name}: {there.gpus:,} x {there.chip.name}"
-    yield (
-        f"step: {asked.batch:,} sequences of {asked.seq:,} = {tokens:,} tokens, {asked.precision}, "
-        f"as {asked.profile.name} runs it"
-    )
+    yield from wrapped("", f"{asked.model.name} on {there.name}: {there.gpus:,} x {there.chip.name}")
+    of = f"{counted(asked.batch, 'sequence')} of {asked.seq:,} = {counted(tokens, 'token')}"
+    yield from wrapped("step: ", f"{of}, {asked.precision}, as {asked.profile.name} runs it")
 
 
 def figures(asked: Request, choice: Choice) -> str:
     """Time and memory in one phrase."""
-    of = f" of {capacity(asked) / GIB:.1f}" if asked.cluster.chip.memory else ""
+    of = f" of {capacity(asked) / GIB:,.1f}" if asked.cluster.chip.memory else ""
     mark = " (uncalibrated)" if uncalibrated(asked) else ""
-    return f"{plain(choice.seconds, 'seconds')} a step{mark}, {choice.memory / GIB:.1f}{of} GiB a GPU"
+    return f"{plain(choice.seconds, 'seconds')} a step{mark}, {choice.memory / GIB:,.1f}{of} GiB a {asked.device}"
 
 
 def picked(plan: ModelPlan, pick: Choice) -> Iterator[str]:
     """The pick, why, and what stands beside it."""
     asked, m = plan.request, pick.mapping
     yield ""
-    yield f"pick: {in_words(m)}"
+    yield from wrapped("pick: ", pick.words)
     yield f"  predicted   {figures(asked, pick)}"
     mfu = f", MFU {100 * pick.mfu:.1f} %" if pick.mfu else ""
     count = asked.batch // (int(m.dp) * int(m.micro_batch))
-    micro_batches = f"{count} micro batch{'' if count == 1 else 'es'}"
+    micro_batches = counted(count, "micro batch", "es")
     yield f"  speed       {plain(pick.tokens_per_second, 'tokens/s')}{mfu}, {micro_batches}"
-    yield f"  network     {plain(pick.cross_node_bytes, 'bytes')} a step over {asked.cluster.network.name}, all ranks"
+    if m.gpus > 1:
+        sent = plain(pick.cross_node_bytes, "bytes")
+        yield f"  network     {sent} a step over {asked.cluster.network.name}, all ranks"
     parts = [f"{cause} {plain(seconds, 'seconds')}" for cause, seconds in _largest(pick.parts)]
     yield from wrapped("  time        ", ", ".join(parts))
-    kinds = [f"{kind} {size / GIB:.1f}" for kind, size in _largest(pick.stages[pick.owner])]
+    kinds = [f"{kind} {size / GIB:,.1f}" for kind, size in _largest(pick.stages[pick.owner])]
     stage = f" on stage {pick.owner}, the fullest" if m.pp > 1 else ""
     yield from wrapped("  memory      ", f"GiB{stage}: " + ", ".join(kinds))
     yield from wrapped("  ", pick.reason)
@@ -124,7 +123,7 @@ def states(plan: ModelPlan) -> Iterator[str]:
     for row in found["by_zero"]:
         mark = ">" if row["zero"] == found["zero"] else " "
         often = "each layer, each micro batch" if row["forward_gathers"] else "none"
-        yield f"{mark}{row['zero']:>7}" + "".join(f"{row[state]:>12.1f}" for state in STATES) + f"  {often}"
+        yield f"{mark}{row['zero']:>7}" + "".join(f"{row[state]:>12,.1f}" for state in STATES) + f"  {often}"
 
 
 def table(plan: ModelPlan, pick: Choice) -> Iterator[str]:
@@ -138,8 +137,8 @@ def table(plan: ModelPlan, pick: Choice) -> Iterator[str]:
         words = "".join(f"{value:>{width}}" for value, (_, width) in zip(values, heads, strict=True))
         mark = ">" if place == 0 else "=" if other.tie else " "
         again = in_words(m).partition("recompute ")[2].split(",")[0] or "none"
-        slower = "the pick" if place == 0 else f"+{100 * (other.seconds / pick.seconds - 1):.1f} %"
-        yield f"{mark:<2}{words} {again:<10}{other.seconds:>9.4g}{other.memory / GIB:>7.1f}  {slower}"
+        slower = "the pick" if place == 0 else f"{100 * (other.seconds / pick.seconds - 1):+.1f} %"
+        yield f"{mark:<2}{words} {again:<10}{other.seconds:>9.4g}{other.memory / GIB:>7,.1f}  {slower}"
     if any(other.tie for other in ranked):
         yield "= tie: the difference is smaller than the model's error; the pick is the simplest of them"
 
@@ -147,11 +146,12 @@ def table(plan: ModelPlan, pick: Choice) -> Iterator[str]:
 def nothing(plan: ModelPlan) -> Iterator[str]:
     """What is nearest to fitting, and what would fit."""
     yield ""
-    yield f"nothing fits: {plan.considered:,} mappings need more than {capacity(plan.request) / GIB:.1f} GiB a GPU"
+    most = f"{capacity(plan.request) / GIB:,.1f} GiB a {plan.request.device}"
+    yield f"nothing fits: {counted(plan.considered, 'mapping')} tried, each needs more than {most}"
     for other in plan.alternatives:
-        yield from wrapped("  nearest: ", f"{in_words(other.mapping)}: {other.reason}")
+        yield from wrapped("  nearest: ", f"{other.words}: {other.reason}")
     yield ""
     yield "would fit, predicted" if plan.remedies else "no change of one kind that was tried fits"
     for remedy in plan.remedies:
-        text = f"{remedy.change}: {in_words(remedy.choice.mapping)}: {plain(remedy.choice.seconds, 'seconds')} a step, "
-        yield from wrapped("  ", f"{text}{remedy.choice.memory / GIB:.1f} GiB")
+        text = f"{remedy.change}: {remedy.choice.words}: {plain(remedy.choice.seconds, 'seconds')} a step, "
+        yield from wrapped("  ", f"{text}{remedy.choice.memory / GIB:,.1f} GiB")
