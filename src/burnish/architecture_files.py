@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -11,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from burnish.architecture import Architecture
-from burnish.errors import UserError, nearest
+from burnish.errors import UserError
+from burnish.parameters import dense, parameters
 
-MOST = 10**12
+MOST = 10**9  # of a size without a bound of its own
+# Beyond any decoder there has been; what is counted of a model and a step stays within 64 bits.
+LARGEST = {"vocab": 10**8, "hidden": 10**6, "layers": 10**4, "heads": 10**5, "kv_heads": 10**5, "head_dim": 10**5}
+LARGEST |= {"ffn": 10**8, "experts": 10**5, "expert_ffn": 10**7, "mtp": 100}
+LARGEST_MODEL = 10**15  # parameters
+FLAGS = ("gated", "clamped", "tied", "layer_norm")
+NEAR = 0.7  # likeness of names above which one may be meant for the other
 # How architectures of kinds that no table lists are named, and what such a name says.
 ENDINGS = {
     "MaskedLM": "an encoder of text, not a decoder",
@@ -66,11 +75,13 @@ def decoder(values: Mapping[str, Any], where: str) -> Architecture:
         values = {**part, "tie_word_embeddings": part.get("tie_word_embeddings", values.get("tie_word_embeddings"))}
     sizes, upstream = _rules(kind)
     given = {**upstream, **{key: value for key, value in values.items() if value is not None}}
-    found = {field: _size(field, expressions, given, where) for field, expressions in sizes.items()}
+    read_ = {field: _size(field, expressions, given, where) for field, expressions in sizes.items()}
+    found = {field: value for field, (value, _) in read_.items()}
     if not found.get("window"):
         found |= {"window": 0, "windowed_layers": 0}
-    _check(found, where)
-    return Architecture(name=_name(values, where), **found)
+    made = Architecture(name=_name(values, where), **found)
+    _check(made, {field: key for field, (_, key) in read_.items()}, where)
+    return made
 
 
 def _kind(values: Mapping[str, Any], where: str) -> str:
@@ -90,7 +101,14 @@ def _kind(values: Mapping[str, Any], where: str) -> str:
         raise UserError(f"{where}: {first[:60]!r} is {what}")
     if not isinstance(stated, str):
         raise UserError(f"{where}: model_type is missing; it names the kind of model, such as 'llama'")
-    raise UserError(f"{where}: model_type {stated[:60]!r} is not known; {nearest(stated, kinds)}")
+    raise UserError(f"{where}: model_type {stated[:60]!r} is not known; {_near(stated, kinds)}")
+
+
+def _near(stated: str, kinds: list[str]) -> str:
+    """Kinds whose names are really like a stated one, else how many there are."""
+    if close := difflib.get_close_matches(stated.lower(), kinds, n=2, cutoff=NEAR):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"{len(kinds)} kinds are, such as llama, qwen3 and mixtral"
 
 
 @cache
@@ -101,16 +119,45 @@ def _rules(kind: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
     return {**sizes, **made.get("size", {})}, {**upstream, **made.get("upstream", {})}
 
 
-def _size(field: str, expressions: list[str], given: Mapping[str, Any], where: str) -> int:
+def _size(field: str, expressions: list[str], given: Mapping[str, Any], where: str) -> tuple[int, str]:
+    """A size and the expression it is from."""
+    most = 1 if field in FLAGS else LARGEST.get(field, MOST)
     for expression in expressions:
+        node = ast.parse(expression, mode="eval").body
         try:
-            value = _value(ast.parse(expression, mode="eval").body, given, where)
+            value = _value(node, given, where)
+            if isinstance(node, (ast.Name, ast.Attribute)) and field not in FLAGS:
+                _no_truth(node, given, where)
         except Missing:
             continue
-        if not 0 <= value <= MOST:
-            raise UserError(f"{where}: {expression} is {value}; a {field} from 0 to {MOST}")
-        return value
+        if not 0 <= value <= most:
+            shown = value if abs(value) < 10**20 else f"{'-' * (value < 0)}1e{len(str(abs(value))) - 1} or so"
+            raise UserError(f"{where}: {expression} is {shown}; a number from 0 to {most:,}")
+        if field == "head_dim" and isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            _divides(node, expressions, given, where)
+        return value, expression
     raise UserError(f"{where}: missing {' or '.join(expressions)}")
+
+
+def _no_truth(node: ast.expr, given: Mapping[str, Any], where: str) -> None:
+    """Raises UserError where a file says true or false for a number."""
+    if isinstance(value := _entry(node, given), bool):
+        raise UserError(f"{where}: {ast.unparse(node)} is {str(value).lower()}; a whole number is needed")
+
+
+def _divides(node: ast.BinOp, expressions: list[str], given: Mapping[str, Any], where: str) -> None:
+    """Raises UserError where heads do not divide the width they share, with the numbers of heads nearest that do."""
+    width, heads = _value(node.left, given, where), _value(node.right, given, where)
+    if not width or width % heads == 0:
+        return
+    tried = [n for n in range(1, math.isqrt(width) + 1) if width % n == 0]
+    legal = sorted({*tried, *(width // n for n in tried)})
+    near = sorted(sorted(legal, key=lambda n: abs(math.log(n / heads)))[:4])
+    stated = next((key for key in expressions if key.isidentifier()), "")
+    raise UserError(
+        f"{where}: {ast.unparse(node.left)} {width} does not divide by {ast.unparse(node.right)} {heads}; "
+        f"{', '.join(map(str, near))} heads would{f', or state {stated}' if stated else ''}"
+    )
 
 
 def _value(node: ast.expr, given: Mapping[str, Any], where: str) -> int:
@@ -147,16 +194,19 @@ def _entry(node: ast.expr, given: Mapping[str, Any]) -> Any:
     return value
 
 
-def _check(found: dict[str, int], where: str) -> None:
-    """Raises UserError for sizes that no decoder can have."""
-    for field in ("vocab", "hidden", "layers", "heads", "kv_heads", "head_dim"):
-        if found[field] < 1:
-            raise UserError(f"{where}: {field} is {found[field]}; at least 1")
-    if found["heads"] % found["kv_heads"]:
-        raise UserError(f"{where}: {found['kv_heads']} key-value heads do not divide {found['heads']} heads")
-    experts = found.get("experts", 0)
-    if experts and not 1 <= found["topk"] <= experts:
-        raise UserError(f"{where}: a token goes to {found['topk']} of {experts} experts; 1 to {experts}")
+def _check(model: Architecture, keys: Mapping[str, str], where: str) -> None:
+    """Raises UserError for sizes that no decoder can have; `keys` are what the file calls them."""
+    needed = ["vocab", "hidden", "layers", "heads", "kv_heads", "head_dim"]
+    needed += ["ffn"] * (int(dense(model)) > 0) + ["expert_ffn"] * (int(model.experts) > 0)
+    for field in needed:
+        if not getattr(model, field):
+            raise UserError(f"{where}: {keys.get(field, field)} is 0; it must be at least 1")
+    if int(model.heads) % int(model.kv_heads):
+        raise UserError(f"{where}: {model.kv_heads} key-value heads do not divide {model.heads} heads")
+    if int(model.experts) and not 1 <= int(model.topk) <= int(model.experts):
+        raise UserError(f"{where}: a token goes to {model.topk} of {model.experts} experts; 1 to {model.experts}")
+    if (count := int(parameters(model))) > LARGEST_MODEL:
+        raise UserError(f"{where}: its sizes make {count:.3g} parameters; up to {LARGEST_MODEL:.0g} are accepted")
 
 
 def _name(values: Mapping[str, Any], where: str) -> str:

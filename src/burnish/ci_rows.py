@@ -52,15 +52,27 @@ def predict(path: Path | str) -> list[Prediction]:
 
 
 def _line(cells: Cells) -> Prediction:
-    allocated, most, reason = None, None, ""
+    allocated, most, before, top, reason = None, None, None, None, ""
     try:
-        case = case_of_line(cells)
-        allocated, most = _total(between_steps(case)), _total(peak(case))
+        before, top = (cells.number(name) for name in NEEDED[1:])
+        allocated, most = _predicted(cells)
     except NotExpressed as stop:
         reason = str(stop)
-    before, top = (cells.number(name) for name in NEEDED[1:])
     named, source, family = (cells.text(name) for name in ("id", "source", "family"))
-    return Prediction(named, source, family, before, top, allocated, most, reason)
+    return Prediction(named, source or "unnamed", family, before, top, allocated, most, reason)
+
+
+def _predicted(cells: Cells) -> tuple[float, float]:
+    """Bytes at the end of a step and at the peak. Raises NotExpressed where arguments make no model or no layout."""
+    try:
+        with np.errstate(all="ignore"):
+            case = case_of_line(cells)
+            made = _total(between_steps(case)), _total(peak(case))
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # a test's arguments may be anything
+        raise NotExpressed(f"args_json: {str(error)[:60] or type(error).__name__}") from None
+    if not np.isfinite(made).all():
+        raise NotExpressed("args_json: the arguments give no finite memory")
+    return made
 
 
 def _total(kinds: dict[str, Any]) -> float:
@@ -177,6 +189,11 @@ def within(line: Prediction, megabytes: float, share: float) -> bool:
 def engine_lines(path: Path | str) -> Iterator[tuple[Prediction, bool]]:
     """Each line with whether its layers are Transformer Engine's."""
     _, lines = read_table(path)
-    for line in lines:
+    seen: set[str] = set()
+    for number, line in enumerate(lines, 2):
         cells = Cells(line)
-        yield _line(cells), cells.text("transformer_impl") == "transformer_engine"
+        made = _line(cells)
+        name = made.id or f"line {number}"
+        made = made._replace(id=f"{name} (line {number})" if name in seen else name)
+        seen |= {name, made.id}
+        yield made, cells.text("transformer_impl") == "transformer_engine"

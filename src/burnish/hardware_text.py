@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,9 @@ from burnish.interconnect import Link
 from burnish.units import show
 
 FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
-HEAD = ("chip", "GiB", "TB/s", *FORMATS[2:], "generation", "node", "domain", "link", "network", "times")
-WIDTHS = (17, 6, 6, 6, 6, 6, 6, 11, 5, 7, 15, 19, 0)
+HEAD = ("chip", "GiB", "TB/s", *FORMATS[2:], "generation", "node", "link", "calib.")
+WIDTHS = (16, 5, 4, 6, 6, 6, 5, 15, 4, 14, 0)
+WIDE = 100
 
 
 def listed() -> Iterator[str]:
@@ -21,11 +23,12 @@ def listed() -> Iterator[str]:
     yield _row(HEAD)
     for key, chip in chips().items():
         rates = (_tera(chip.flops.get(form, 0.0)) for form in FORMATS[2:])
-        joined = (str(chip.per_node), str(chip.domain or chip.per_node), chip.link, chip.network)
-        times = "calibrated" if chip.calibrated else "uncalibrated"
+        joined = (f"{chip.per_node}/{chip.domain or chip.per_node}", chip.link)
+        times = "yes" if chip.calibrated else "no"
         sizes = (f"{chip.memory / GIB:.1f}", f"{chip.bandwidth / 1e12:.2f}")
         yield _row((key, *sizes, *rates, chip.architecture, *joined, times))
-    yield "formats: dense TFLOP/s; burnish hardware show CHIP gives sources"
+    yield "formats: dense TFLOP/s; node: its chips / chips that share the link; calib.: times held against runs"
+    yield "burnish hardware show CHIP gives the network and the source of each figure"
 
 
 def _row(cells: tuple[str, ...]) -> str:
@@ -44,11 +47,16 @@ def described(chip: Chip) -> Iterator[str]:
     domain = chip.domain or chip.per_node
     yield f"  node: {chip.per_node} chips; {domain} share {link.name}, {link.bandwidth / 1e9:.4g} GB/s each way"
     yield f"  between nodes: {network.name}, {network.bandwidth / 1e9:.4g} GB/s each way for a chip"
-    yield f"  source: {chip.source}"
-    yield f"  source of {link.name}: {link.source}"
-    yield f"  source of {network.name}: {network.source}"
+    yield from _wrapped(f"  source: {chip.source}")
+    yield from _wrapped(f"  source of {link.name}: {link.source}")
+    yield from _wrapped(f"  source of {network.name}: {network.source}")
     held = f"held against {chip.calibrated}" if chip.calibrated else "uncalibrated, from the data sheet alone"
     yield f"  times: {held}"
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line on as many as it takes, the further ones indented."""
+    return textwrap.wrap(line, WIDE, subsequent_indent=" " * 4)
 
 
 def rates(chip: Chip) -> Iterator[str]:
@@ -88,7 +96,7 @@ def detected() -> Iterator[str]:
     if not values["cards"]:
         yield "cards: none that a driver lists"
     if values["chip"] is None:
-        yield f"note: {values['note']}"
+        yield from _wrapped(f"note: {values['note']}")
     elif values["chip"] == "cpu":
         yield "cluster: here; its rates are those of a usual processor until burnish hardware probe measures them"
     else:

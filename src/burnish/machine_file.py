@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import UserError, nearest
-from burnish.hardware import GIB, Chip, chip_for, chip_of
+from burnish.hardware import GIB, Chip, chip_for, chip_of, chips
 from burnish.interconnect import Link
 
 WHOLE = ("nodes", "per_node", "domain")
 FIELDS = ("name", "chip", *WHOLE, "link", "network")
 MOST = 10**7
-NUMBERS = ("memory_gib", "bandwidth", "launch")
+# What a figure may be: wider than any machine there has been, narrow enough that no time or size overflows.
+NUMBERS = {"memory_gib": (1e-3, 1e6), "bandwidth": (1e6, 1e17), "launch": (1e-10, 1.0)}
+RATE = (1e6, 1e20)  # FLOP/s of a format
+LINK_NUMBERS = {"bandwidth": (1e4, 1e16), "latency": (1e-10, 60.0)}
+# Where a file states no generation, the newest whose formats it has stands in; rates are shares of a generation.
+FORMED = (("fp4", "blackwell"), ("fp8", "hopper"), ("bf16", "ampere"), ("fp16", "turing"))
+FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 WORDS = ("name", "source", "architecture", "calibrated")
 CHIP_FIELDS = (*WORDS, *NUMBERS, "flops", "threads")
 LINK_FIELDS = {"name": "", "bandwidth": 0.0, "latency": 2e-5, "source": ""}
@@ -88,10 +94,23 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _positive(value: Any, where: str) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise UserError(f"{where} is {value!r}; a number above 0")
+def _within(value: Any, bounds: tuple[float, float], where: str) -> float:
+    least, most = bounds
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
+        shown = f"{value:.4g}" if isinstance(value, float) else repr(value)[:40]
+        raise UserError(f"{where} is {shown}; a number from {least:g} to {most:g}")
     return float(value)
+
+
+def _words(value: dict[str, Any], where: str) -> dict[str, str]:
+    """Names of a chip of one's own; its generation must be one that rates are known of, or none."""
+    made = {key: _text(value[key], f"{where}: chip.{key}") for key in WORDS if key in value}
+    known = sorted({chip.architecture for chip in chips().values()})
+    if (stated := made.get("architecture", "")) and stated not in known:
+        near = nearest(stated, known)
+        said = near if near.startswith("known") else f"{near} known: {', '.join(known)}"
+        raise UserError(f"{where}: chip.architecture {stated[:40]!r}: no generation of that name; {said}")
+    return made
 
 
 def _chip(value: Any, where: str) -> Chip:
@@ -107,13 +126,17 @@ def _chip(value: Any, where: str) -> Chip:
     for key in ("memory_gib", "bandwidth", "flops"):
         if key not in value:
             raise UserError(f"{where}: chip.{key} is missing; [chip] needs memory_gib, bandwidth and flops")
-    row: dict[str, Any] = {key: _text(value[key], f"{where}: chip.{key}") for key in WORDS if key in value}
-    row |= {key: _positive(value[key], f"{where}: chip.{key}") for key in NUMBERS if key in value}
+    row: dict[str, Any] = dict(_words(value, where))
+    row |= {key: _within(value[key], NUMBERS[key], f"{where}: chip.{key}") for key in NUMBERS if key in value}
     if not isinstance(value["flops"], dict) or not value["flops"]:
         raise UserError(f"{where}: chip.flops is {value['flops']!r}; a table of formats such as {{ bf16 = 1e14 }}")
-    row["flops"] = {form: _positive(rate, f"{where}: chip.flops.{form}") for form, rate in value["flops"].items()}
+    _known(value["flops"], FORMATS, f"{where}: chip.flops")
+    row["flops"] = {form: _within(rate, RATE, f"{where}: chip.flops.{form}") for form, rate in value["flops"].items()}
     if "threads" in value:
         row["threads"] = _whole(value["threads"], f"{where}: chip.threads")
+    if not row.get("architecture"):
+        formed = (name for form, name in FORMED if form in row["flops"])
+        row["architecture"] = "cpu" if "threads" in row else next(formed, "turing")
     return chip_of({"name": where, "per_node": 1, **row})
 
 
@@ -125,5 +148,5 @@ def _link(value: Any, where: str) -> str | Link:
     _known(value, LINK_FIELDS, where)
     filled = {**LINK_FIELDS, "name": where.rpartition(": ")[2], **value}
     names = {key: _text(filled[key], f"{where}.{key}") for key in ("name", "source")}
-    rates = {key: _positive(filled[key], f"{where}.{key}") for key in ("bandwidth", "latency")}
+    rates = {key: _within(filled[key], bounds, f"{where}.{key}") for key, bounds in LINK_NUMBERS.items()}
     return Link(names["name"], rates["bandwidth"], rates["latency"], names["source"])

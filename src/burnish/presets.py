@@ -16,6 +16,7 @@ from burnish.errors import UserError
 
 # Endings that say how a model was trained or is stored, not what it is.
 ENDINGS = re.compile(r"[-_ ]?(instruct|chat|base|hf|thinking|it|pt|dpo|sft|awq|gptq|fp8|bf16|4-bit|8-bit|moe|\d{4})$")
+PATH = re.compile(r"$|[./~\\]|[^/]*/[^/]*/")  # what can be nothing but a path, or is nothing at all
 MTP = re.compile(r"\(\s*w/(o?)\s*mtp\s*\)")
 FIELDS = {field.name for field in fields(Architecture)}
 
@@ -79,8 +80,10 @@ def architecture_of(text: str) -> Architecture:
     found = lookup(given) if given else None
     if found is not None:
         return preset(given)
-    if path.is_dir() or given.endswith(".json") or not given:
-        raise UserError(f"model {text!r}: no config.json there; give its path, or a preset such as llama-3-8b")
+    if path.is_dir() or given.endswith(".json") or PATH.match(given):
+        inside = "no config.json there" if path.is_dir() else "not a regular file"
+        there = inside if given and path.exists() else "no such file"
+        raise UserError(f"model {text!r}: {there}; give the path of a config.json, or a preset such as llama-3-8b")
     if hub_config.NAME.fullmatch(given):
         return architecture_files.read(hub_config.fetch(given, f"or use a preset ({_nearest(given.lower())})"))
     raise UserError(

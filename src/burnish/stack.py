@@ -70,6 +70,7 @@ class Stack:
     uneven: float = 1  # routed tokens of the fullest rank for those of the mean
     low_inputs: float = 1  # share of the bytes of a product's input that is kept where products are in low precision
     widened: int = 0  # 4-bit bases are trained with float32 norms, head and layer inputs
+    flat_frozen: int = 0  # adapters share flat buffers with frozen weights: fully sharded, all of them get gradients
     double_quantized: int = 1  # the scales of 4-bit blocks are in 8 bits themselves; 0 = float32
     workspaces: int = 2  # cuBLAS workspaces
     engine_workspaces: int = 0  # of Transformer Engine

@@ -80,7 +80,33 @@ def test_windows_are_counted_by_layer() -> None:
         ({**LLAMA_3_8B, "num_hidden_layers": "32"}, "num_hidden_layers is '32'; a whole number"),
         ({**LLAMA_3_8B, "num_hidden_layers": float("nan")}, "num_hidden_layers is 'nan'"),
         ({**LLAMA_3_8B, "num_hidden_layers": -1}, "from 0"),
-        ({**LLAMA_3_8B, "num_hidden_layers": 0}, "layers is 0"),
+        ({**LLAMA_3_8B, "num_hidden_layers": 0}, "num_hidden_layers is 0; it must be at least 1"),
+        ({**LLAMA_3_8B, "num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000; a number from 0 to 10,000"),
+        ({**LLAMA_3_8B, "vocab_size": 10**12}, "a number from 0 to 100,000,000"),
+        ({**LLAMA_3_8B, "vocab_size": 10**400}, "vocab_size is 1e400 or so"),
+        ({**LLAMA_3_8B, "vocab_size": True}, "vocab_size is true; a whole number"),
+        ({**LLAMA_3_8B, "num_attention_heads": True}, "num_attention_heads is true; a whole number"),
+        ({**LLAMA_3_8B, "tie_word_embeddings": 7}, "tie_word_embeddings is 7; a number from 0 to 1"),
+        ({**LLAMA_3_8B, "intermediate_size": 0}, "intermediate_size is 0; it must be at least 1"),
+        ({**FILES["mixtral-8x7b"], "intermediate_size": 0}, "intermediate_size is 0"),
+        (
+            {**LLAMA_3_8B, "hidden_size": 10**6, "num_hidden_layers": 10**4, "intermediate_size": 10**8},
+            "parameters; up to 1e+15",
+        ),
+        (
+            {**LLAMA_3_8B, "num_attention_heads": 30, "head_dim": None},
+            "hidden_size 4096 does not divide by num_attention_heads 30; 8, 16, 32, 64 heads would, or state head_dim",
+        ),
+        ({**LLAMA_3_8B, "num_attention_heads": 33, "head_dim": None}, "does not divide by num_attention_heads 33"),
+        (
+            {
+                "model_type": "gpt2",
+                **dict.fromkeys(("vocab_size", "n_embd", "n_layer", "n_positions"), 48),
+                "n_head": 5,
+            },
+            "4, 6",
+        ),
+        ({"model_type": "foo"}, "model_type 'foo' is not known; 69 kinds are, such as llama"),
         ({**LLAMA_3_8B, "num_attention_heads": 0}, "num_attention_heads is 0"),
         ({**LLAMA_3_8B, "num_key_value_heads": 5}, "5 key-value heads do not divide 32 heads"),
         ({**FILES["mixtral-8x7b"], "num_experts_per_tok": 9}, "9 of 8 experts"),
@@ -93,6 +119,31 @@ def test_what_cannot_be_read_is_said_in_one_line(values: dict[str, Any], said: s
         decoder(values, "config.json")
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_heads_of_a_stated_width_need_not_divide() -> None:
+    found = decoder({**LLAMA_3_8B, "num_attention_heads": 33, "num_key_value_heads": 3, "head_dim": 128}, "x")
+    assert (found.heads, found.head_dim) == (33, 128)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("./nope", "no such file"),
+        ("", "no such file"),
+        ("nope/config.json", "no such file"),
+        ("/dev/null", "not a regular file"),
+        ("folder/", "no config.json there"),
+    ],
+)
+def test_what_can_only_be_a_path_is_said_to_be_no_file(
+    given: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=said) as raised:
+        architecture_of(given)
+    assert "hub" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"null", b"[" * 100_000])

@@ -12,9 +12,14 @@ from burnish.cluster import Cluster, chip_for, cluster, link_for, network_for
 from burnish.errors import UserError
 from burnish.hardware import GIB, chips
 from burnish.interconnect import links
+from burnish.job import Job
+from burnish.presets import preset
+from burnish.rates import rates
+from burnish.stack import stacks
 
 PLANNER = Path(__file__).parents[3] / "shared" / "data" / "planner"
 NETWORKS = [name for name in links() if name.startswith(("infiniband", "ethernet", "roce"))]
+OWN = "[chip]\nmemory_gib = 3\nbandwidth = 1e9\n"
 
 
 def shape(made: Cluster) -> tuple[int, int, int]:
@@ -191,6 +196,23 @@ def test_a_file_describes_a_cluster_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("figures", "generation"),
+    [
+        ("flops = { bf16 = 1e14, fp8 = 2e14 }", "hopper"),
+        ("flops = { fp16 = 1e14 }", "turing"),
+        ("flops = { bf16 = 1e12 }\nthreads = 8", "cpu"),
+    ],
+)
+def test_a_chip_of_no_stated_generation_has_that_of_its_formats(figures: str, generation: str, tmp_path: Path) -> None:
+    path = tmp_path / "lab.toml"
+    path.write_text(f"{OWN}{figures}\n", encoding="utf-8")
+    made = cluster(str(path))
+    assert made.chip.architecture == generation
+    job = Job(preset("llama-3.2-1b"), 512, 8, next(iter(made.chip.flops)))
+    assert rates(job, made, stacks()["torch"]).matmul > 0
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         ("nodes = 2", "chip is missing"),
@@ -204,7 +226,19 @@ def test_a_file_describes_a_cluster_of_ones_own(tmp_path: Path) -> None:
         ('chip = "h100"\ndomain = 3', "domain 3 must be"),
         ('chip = "h100"\nlink = "nvlnk4"', "link 'nvlnk4': unknown; did you mean 'nvlink4'"),
         ('chip = "h100"\nlink = { speed = 3 }', "a table with bandwidth"),
-        ('chip = "h100"\nlink = { bandwidth = 0 }', "bandwidth is 0; a number above 0"),
+        ('chip = "h100"\nlink = { bandwidth = 0 }', "link.bandwidth is 0; a number from 10000 to 1e+16"),
+        *(
+            (f'chip = "h100"\nnetwork = {{ bandwidth = {value} }}', f"network.bandwidth is {value}; a number from")
+            for value in ("1e-300", "nan", "inf", "-inf", "-5")
+        ),
+        (f"{OWN}flops = {{ bf16 = 0 }}", "chip.flops.bf16 is 0; a number from 1e+06 to 1e+20"),
+        (f"{OWN}flops = {{ bf17 = 1e12 }}", "chip.flops: unknown key 'bf17'; did you mean 'bf16'"),
+        (f"{OWN}flops = {{ bf16 = 1e12 }}\narchitecture = 'martian'", "known: ada, ampere, blackwell"),
+        (f"{OWN}flops = {{ bf16 = 1e12 }}\narchitecture = 'hoper'", "did you mean 'hopper'? known: ada"),
+        *(
+            (f"[chip]\nmemory_gib = {size}\nbandwidth = 1e9\nflops = {{ bf16 = 1e12 }}", "chip.memory_gib is")
+            for size in ("0", "1e30", "inf")
+        ),
         ("[chip]\nmemory_gib = 3\nbandwidth = 1e9", "chip.flops is missing"),
         ("[chip]\nmemory_gib = -3\nbandwidth = 1e9\nflops = { bf16 = 1e12 }", "chip.memory_gib is -3"),
         ("[chip]\nmemory_gib = nan\nbandwidth = 1e9\nflops = { bf16 = 1e12 }", "chip.memory_gib is nan"),

@@ -163,9 +163,13 @@ def test_bad_arguments_end_in_one_line(
 def test_the_verbs_print_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of(["hardware", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(chips()) + 2
+    assert len(lines) == len(chips()) + 3
+    assert max(map(len, lines)) <= 100
     assert next(line for line in lines if line.startswith("t4 ")).split()[3:7] == ["-", "65", "-", "-"]
-    assert next(line for line in lines if line.startswith("l40s")).endswith(" uncalibrated")
+    assert next(line for line in lines if line.startswith("l40s")).split()[-3:] == ["8/8", "pcie4", "no"]
+    for key in chips():
+        assert code_of(["hardware", "show", key]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
     assert code_of(["hardware", "show", "GB200"]) == 0
     shown = capsys.readouterr().out
     assert "72 share nvlink5, 900 GB/s each way" in shown

@@ -201,7 +201,9 @@ def test_adapters_train_little_and_frozen_products_keep_no_input() -> None:
     assert np.max(lora["gradients"]) == np.max(lora["optimizer"]) == 0
     assert np.max(lora["activations"]) < 0.9 * np.max(whole["activations"])
     quantized = peak(case(preset("llama-2-7b"), Mapping(), trained="qlora"))
-    assert np.max(quantized["parameters"]) == pytest.approx(0.5625 * 6.476e9 + 2 * 0.2625e9, rel=1e-3)
+    assert np.max(quantized["parameters"]) == pytest.approx((4 + 0.127) / 8 * 6.476e9 + 2 * 0.2625e9, rel=1e-3)
+    plain = peak(case(preset("llama-2-7b"), Mapping(), stack=replace(PLAIN, double_quantized=0), trained="qlora"))
+    assert np.max(plain["parameters"]) == pytest.approx((4 + 0.5) / 8 * 6.476e9 + 2 * 0.2625e9, rel=1e-3)
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(0.75, 1.0), (1.0, 1.0), (0.3, 2 / 6), (3.0, 20 / 6), (12.5, 14.0)])

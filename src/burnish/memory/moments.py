@@ -111,7 +111,8 @@ def state_bytes(case: Case) -> dict[str, N]:
     optimizer = split.states(products, routed, 1) * sizes.optimizer + of_tables
     return {
         "parameters": pick(np.asarray(sizes.trained) > 0, trained, frozen_bytes(case, away)),
-        "gradients": sizes.trained * sizes.gradient * split.states(dense, routed, GRADIENTS_SPLIT) * ~away,
+        "gradients": sizes.trained * sizes.gradient * split.states(dense, routed, GRADIENTS_SPLIT) * ~away
+        + flat_bytes(case),
         "optimizer": sizes.trained * optimizer * ~optimizer_away,
     }
 
@@ -125,6 +126,16 @@ def frozen_bytes(case: Case, away: Any) -> N:
     adapted = sum(n * part.adapted for n, part in zip(case.stage.layers, layers, strict=True)) / split.tensor
     there = ~(away & (np.asarray(split.zero) >= PARAMETERS_SPLIT))
     return (matrices + rest) * there + sizes.adapter * sizes.rank * adapted
+
+
+def flat_bytes(case: Case) -> N:
+    """Bytes of gradients of frozen weights under ZeRO-3 where a layer's weights and adapters are one flat parameter.
+
+    Whole, as that parameter is: PyTorch's FSDP keeps unsharded gradients while micro batches accumulate (its no_sync).
+    """
+    dense, routed, _ = counts(case)
+    flat = (np.asarray(case.split.zero) >= PARAMETERS_SPLIT) & (np.asarray(case.split.shards) > 1)
+    return case.sizes.flat_gradient * (dense + routed) * flat
 
 
 def piece_bytes(case: Case) -> N:

@@ -13,11 +13,14 @@ from burnish.mesh import N
 from burnish.stack import Stack
 
 MIB = 2**20
+WIDEST = 4  # bytes of a float32
 MASTER, MOMENTS = 4, 8  # a float32 copy of a parameter; Adam's two moments (Kingma and Ba 2015) in float32
-# Adapters are few and stay in 32 bits: weight, gradient and two moments (QLoRA, arXiv 2305.14314, section 3).
+# Adapters are few and stay in 32 bits: weight, gradient and two moments (QLoRA, arXiv 2305.14314, section 3); where a stack
+# keeps nothing in 32 bits, neither does it of adapters.
 ADAPTER = 16.0
-# A 4-bit weight with one float32 scale for 64 of them (QLoRA, arXiv 2305.14314, section 2, before double quantization).
-FOUR_BIT = 0.5 + 4 / 64
+# A 4-bit weight and its share of the scales, one for 64 of them: in float32, or in 8 bits with one float32 for 256 scales
+# (QLoRA, arXiv 2305.14314, section 3, double quantization: 0.5 and 0.127 bits a weight).
+FOUR_BIT = (0.5 + 4 / 64, 0.5 + 1 / 64 + 4 / (64 * 256))
 # What an optimizer keeps of Adam's two moments.
 KEPT = {
     "none": 0.0,
@@ -49,6 +52,7 @@ class Sizes:
     weight_casts: N  # of low-precision copies of a weight that stay between steps
     frozen: N  # of a weight of a matrix product that is not trained
     frozen_table: N  # of an embedding, head or norm that is not trained
+    flat_gradient: N  # of a frozen weight that shares a flat buffer with adapters
     trained: N  # 1 where all weights are trained
     adapter: N  # of an adapter, all its states
     rank: N  # of adapters
@@ -103,10 +107,11 @@ def sizes_of(job: Job, stack: Stack, chip: Chip) -> Sizes:
         optimizer_table=moments + beside if muon else optimizer,
         whole_tensors=float(muon),
         weight_casts=stack.weight_casts if job.precision in LOW else 0.0,
-        frozen=FOUR_BIT if quantized else wide,
+        frozen=FOUR_BIT[stack.double_quantized] if quantized else wide,
         frozen_table=4.0 if upcast else wide,
+        flat_gradient=0.0 if trained else wide * stack.flat_frozen,
         trained=float(trained),
-        adapter=0.0 if trained else ADAPTER,
+        adapter=0.0 if trained else _adapter(stack, wide),
         rank=job.lora_rank,
         step_gradient=stack.step_gradient,
         step_copy=stack.step_copies * moments / 2,
@@ -134,6 +139,12 @@ def sizes_of(job: Job, stack: Stack, chip: Chip) -> Sizes:
         base=stack.base_gib * GIB if chip.accelerator else 0.0,
         reserve=stack.reserve if chip.accelerator else 0.0,
     )
+
+
+def _adapter(stack: Stack, wide: float) -> float:
+    """Bytes of all states of an adapter's element."""
+    pure = stack.optimizer < MOMENTS and stack.gradient < WIDEST and wide < WIDEST
+    return stack.parameter + stack.gradient + stack.optimizer if pure else ADAPTER
 
 
 def workspace_bytes(stack: Stack, chip: Chip, grouped: bool, deterministic: bool = False) -> float:

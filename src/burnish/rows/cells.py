@@ -11,8 +11,11 @@ from pathlib import Path
 
 from burnish.errors import UserError
 
-UNKNOWN = frozenset({"", "-", "?", "n/a", "na", "none", "nan", "null", "unknown", "not stated"})
+UNKNOWN = frozenset({"", "-", "?", "n/a", "na", "none", "null", "unknown", "not stated"})
 MOST = 10**8  # of anything that is counted
+LEAST_NUMBER, MOST_NUMBER = 1e-12, 1e18  # of anything that is measured: what is beyond overflows sooner or later
+# What a terminal would obey instead of showing: escape sequences (ECMA-48, sections 5.4 and 5.6), control characters.
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]", re.DOTALL)
 
 
 class NotExpressed(Exception):
@@ -27,8 +30,8 @@ class Cells:
     assumed: list[str] = field(default_factory=list)
 
     def text(self, column: str) -> str:
-        """A cell as it stands, without space around it; empty where the file has no such column."""
-        return (self.values.get(column) or "").strip()
+        """A cell on one line without space around it and control characters; empty where there is no such column."""
+        return plain(self.values.get(column) or "")
 
     def blank(self, column: str) -> bool:
         """Whether a cell says nothing."""
@@ -44,7 +47,9 @@ class Cells:
         except ValueError:
             raise NotExpressed(f"{column}: {self.text(column)[:40]!r} is not a number") from None
         if not math.isfinite(value) or value <= 0:
-            raise NotExpressed(f"{column}: {text} is not a positive number")
+            raise NotExpressed(f"{column}: {text[:40]} is not a positive number")
+        if not LEAST_NUMBER <= value <= MOST_NUMBER:
+            raise NotExpressed(f"{column}: {text[:40]} is beyond what can be measured")
         return value
 
     def whole(self, column: str) -> int | None:
@@ -53,7 +58,7 @@ class Cells:
         if value is None:
             return None
         if value != int(value):
-            raise NotExpressed(f"{column}: {self.text(column)} is not a whole number")
+            raise NotExpressed(f"{column}: {self.text(column)[:40]} is not a whole number")
         if value > MOST:
             raise NotExpressed(f"{column}: {value:.3g} is more than any machine or model has")
         return int(value)
@@ -67,17 +72,35 @@ class Cells:
         self.assumed.append(what)
 
 
+def plain(text: str) -> str:
+    """Text as one line that a terminal shows and does not obey."""
+    if text.isprintable():
+        return text.strip()
+    shown = "".join(letter if letter.isprintable() else " " for letter in ESCAPES.sub("", text))
+    return " ".join(shown.split())
+
+
 def read_table(path: Path | str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
     """The columns and the lines of a CSV file. Raises UserError where there is none to read."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns: Sequence[str] = reader.fieldnames or ()
+            if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+                named = ", ".join(repr(plain(name)[:40]) for name in twice)
+                raise UserError(f"{path}: column {named} stands more than once; keep one of each name")
             lines = [{key: value or "" for key, value in line.items() if isinstance(key, str)} for line in reader]
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a CSV file in UTF-8 ({error})") from None
+    except csv.Error as error:
+        if "field larger" not in str(error):
+            raise UserError(f"{path}: not a CSV file ({error})") from None
+        at, most = reader.line_num + 1, csv.field_size_limit()
+        raise UserError(
+            f"{path}: line {at}: a cell of more than {most:,} characters; shorten it or leave it out"
+        ) from None
     if not columns:
         raise UserError(f"{path}: empty; a table of rows with a first line of column names is needed")
     if not lines:

@@ -19,6 +19,7 @@ FULL = 0.97  # of a card: states that leave less have no room for a batch
 IMPOSSIBLE, SUSPICIOUS = "impossible", "suspicious"
 SPARE_LAYERS = 2  # embedding and head may count as layers of a pipeline
 AGREE = 0.025  # figures of one run that should follow from each other
+NAMED = 6  # rows of one setting that a finding names
 REPEAT = 0.25  # times of one setting measured twice
 SIZES = 0.05  # parameters stated and counted
 UNITS = {"fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # formats by the matrix units they run on
@@ -55,6 +56,8 @@ def _alone(row: Row) -> list[tuple[str, str]]:
         found = [(IMPOSSIBLE, why) for why in _arithmetic(row.cells)]
     except NotExpressed:
         found = []
+    if row.repeats:
+        found.append((SUSPICIOUS, f"the id {row.repeats} stands in an earlier line too"))
     if row.setting is not None:
         found += [(IMPOSSIBLE, why) for why in _layout(row.setting)]
         guessed = any(said.startswith(GUESSED) for said in row.assumed)
@@ -219,5 +222,7 @@ def _repeated(members: list[Row]) -> list[tuple[Row, str]]:
     times = [row.measured.seconds or 0.0 for row in members]
     if max(times) / min(times) - 1 <= REPEAT:
         return []
-    names = ", ".join(row.id for row in members)
-    return [(row, f"{min(times):.3g} and {max(times):.3g} s for one setting: {names}") for row in members]
+    names = ", ".join(row.id for row in members[:NAMED])
+    more = f" and {len(members) - NAMED} more" if len(members) > NAMED else ""
+    why = f"{min(times):.3g} and {max(times):.3g} s for one setting: {names}{more}"
+    return [(row, why) for row in members]

@@ -89,6 +89,10 @@ def _offload(cells: Cells, facts: Facts) -> str:
     """What is kept in host memory, as the line says; else the tool's habit, which is seldom any."""
     if cells.found("notes", r"cpu offload (false|off|no)\b"):
         return "none"
+    # "the 70B full row uses CPU offload" is a note on each line of a table.
+    one = cells.found("notes", r"the (\S+) (\S+) row uses cpu offload") if cells.blank("offload") else None
+    if one and one[1].lower() in cells.text("model").lower() and one[2].lower() in facts.workload:
+        return "states"
     if (row := entry("offload", cells.text("offload") or cells.text("notes"))) is not None:
         return str(row["value"])
     usual = str(rule("offload", facts)["value"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from burnish.cluster import Cluster
 from burnish.hardware import GIB
@@ -19,13 +19,17 @@ LARGEST_FRACTION = 1.5  # utilisation above it is in percent
 
 @dataclass(frozen=True)
 class Measured:
-    """`seconds` a step, `memory` bytes at the peak, `outcome` "ok", "oom" or "error"; `quantity` the column used."""
+    """`seconds` a step, `memory` bytes at the peak, `outcome` "ok", "oom" or "error"; `quantity` the column used.
+
+    `meter` says what `memory` counts: "allocated" tensors, what an allocator has "reserved", or all of the "process".
+    """
 
     seconds: float | None = None
     memory: float | None = None
     outcome: str = "ok"
     quantity: str = ""
     value: float | None = None
+    meter: str = "process"
 
 
 def outcome_of(cells: Cells) -> str:
@@ -41,22 +45,27 @@ def measured_of(cells: Cells, job: Job, cluster: Cluster, gpus: int) -> Measured
     """
     outcome = outcome_of(cells)
     memory = _memory(cells)
-    if outcome != "ok":
-        return Measured(memory=memory, outcome=outcome)
+    meter = next((row["value"] for row in table()["meter"] if cells.found(row["column"], row["match"])), "process")
+    made = _timed(cells, job, cluster, gpus) if outcome == "ok" else Measured()
+    return replace(made, memory=memory, outcome=outcome, meter=str(meter))
+
+
+def _timed(cells: Cells, job: Job, cluster: Cluster, gpus: int) -> Measured:
+    """The seconds of a run that ended well."""
     tokens = int(job.seq) * int(job.global_batch) / gpus
     if (seconds := cells.number("iter_time_s")) is not None:
-        return Measured(seconds, memory, outcome, "iter_time_s", seconds)
+        return Measured(seconds, quantity="iter_time_s", value=seconds)
     if (rate := cells.number("tokens_per_s_per_gpu")) is not None:
-        return Measured(tokens / rate, memory, outcome, "tokens_per_s_per_gpu", rate)
+        return Measured(tokens / rate, quantity="tokens_per_s_per_gpu", value=rate)
     if (rate := cells.number("tflops_per_gpu")) is not None:
         flops = flops_per_token(job.model, int(job.seq), formula_of(cells))
-        return Measured(tokens * flops / (rate * 1e12), memory, outcome, "tflops_per_gpu", rate)
+        return Measured(tokens * flops / (rate * 1e12), quantity="tflops_per_gpu", value=rate)
     peak = cluster.chip.flops.get(job.precision) or cluster.chip.flops.get("bf16", 0.0)
     if (share := utilisation(cells)) is not None and peak:
         flops = flops_per_token(job.model, int(job.seq), formula_of(cells))
         cells.assume(f"seconds from the utilisation of {peak / 1e12:.0f} TFLOPS")
-        return Measured(tokens * flops / (share * peak), memory, outcome, "mfu", share)
-    return Measured(None, memory, outcome)
+        return Measured(tokens * flops / (share * peak), quantity="mfu", value=share)
+    return Measured()
 
 
 def formula_of(cells: Cells) -> str:
@@ -82,4 +91,7 @@ def _memory(cells: Cells) -> float | None:
     value = cells.number("peak_mem_gb")
     if value is None:
         return None
-    return value * (GIB if cells.found("notes", r"\bGiB\b") else GB)
+    # "GiB except the 405B row" is a note on each line of a table.
+    other = cells.found("notes", r"GiB except the (\S+) row")
+    binary = cells.found("notes", r"\bGiB\b") and not (other and other[1].lower() in cells.text("model").lower())
+    return value * (GIB if binary else GB)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from burnish.architecture import Architecture
-from burnish.errors import UserError
-from burnish.presets import preset
+from burnish.presets import lookup, preset
 from burnish.rows.cells import Cells, NotExpressed
 from burnish.rows.rules import Facts, rule, table
 
@@ -48,10 +47,8 @@ def model_of(cells: Cells, facts: Facts, tp: int) -> Architecture:
 def _known(name: str) -> Architecture | None:
     """The preset of a name; of one that also sees, the part that writes."""
     for written in (name, re.sub(r"single layer|-VL\b", "", name).strip()):
-        try:
+        if lookup(written) is not None:
             return preset(written)
-        except UserError:
-            continue
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from burnish.errors import UserError
 from burnish.rows.cells import Cells, read_table
 from burnish.rows.rules import table
-from burnish.rows.training import Row, row_of
+from burnish.rows.training import Row, row_of, told_apart
 
 OUTCOME = "outcome(oom|fits)"
 LORA = "lora(yes/no)"
@@ -22,7 +22,7 @@ def read_reports(path: Path | str) -> list[Row]:
     columns, lines = read_table(path)
     if OUTCOME not in columns:
         raise UserError(f"{path}: no column {OUTCOME}; reports have one")
-    return [report_of(line, number) for number, line in enumerate(lines, 2)]
+    return told_apart([report_of(line, number) for number, line in enumerate(lines, 2)])
 
 
 def report_of(line: Record[str, str], number: int = 0) -> Row:
@@ -77,7 +77,7 @@ def translated(cells: Cells) -> dict[str, str]:
         "workload": trained,
         "outcome": cells.text(OUTCOME),
         "peak_mem_gb": cells.text("observed_mem_gb") if cells.text(OUTCOME) == "fits" else "",
-        "notes": f"{notes} {lora}",
+        "notes": f"{notes} {lora} {cells.text('thread number or url')}",
         "offload": cells.text("offload"),
         "sequence_parallel": "no" if "no sequence parallel" in notes else "",
     }

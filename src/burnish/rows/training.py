@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping as Record
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from burnish.cluster import Cluster
 from burnish.errors import UserError
 from burnish.job import Job
-from burnish.mapping import Mapping
+from burnish.mapping import RECOMPUTE, Mapping
+from burnish.memory import peaks
 from burnish.rows.cells import Cells, NotExpressed, read_table
 from burnish.rows.cluster import cluster_of
 from burnish.rows.mapping import degrees, mapping_of
@@ -40,6 +42,7 @@ class Row:
 
     `fullest` is the setting whose memory was measured where that is another than the one timed. `second_hand` and
     `distrusted` say why its figures are kept apart; one that is not `complete` leaves out what decides its memory.
+    `repeats` is the id it shares with an earlier row.
     """
 
     id: str
@@ -52,6 +55,7 @@ class Row:
     assumed: tuple[str, ...] = ()
     fullest: Setting | None = None
     complete: bool = True
+    repeats: str = ""
     cells: Cells = field(default_factory=lambda: Cells({}))
 
 
@@ -60,7 +64,18 @@ def read_rows(path: Path | str) -> list[Row]:
     columns, lines = read_table(path)
     if missing := [name for name in NEEDED if name not in columns]:
         raise UserError(f"{path}: no column {', '.join(missing)}; training rows name at least {', '.join(NEEDED)}")
-    return [row_of(line, number) for number, line in enumerate(lines, 2)]
+    return told_apart([row_of(line, number) for number, line in enumerate(lines, 2)])
+
+
+def told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose ids differ: one that an earlier row has already gets the number of its line behind it."""
+    seen: set[str] = set()
+    made = []
+    for number, row in enumerate(rows, 2):
+        again = row.id in seen
+        made.append(replace(row, id=f"{row.id} (line {number})", repeats=row.id) if again else row)
+        seen |= {row.id, made[-1].id}
+    return made
 
 
 def row_of(line: Record[str, str], number: int = 0) -> Row:
@@ -115,7 +130,21 @@ def setting_of(cells: Cells) -> Setting:
         optimizer="none" if workload == NOTHING_BUT_LAYERS else cells.text("optimizer") or "adamw",
         filled=float(rule("filled", facts)["value"]),
     )
-    return Setting(job, mapping, cluster, stack_name, stack)
+    return _spared(cells, facts, Setting(job, mapping, cluster, stack_name, stack))
+
+
+def _spared(cells: Cells, facts: Facts, setting: Setting) -> Setting:
+    """The setting without recompute where a line states none, its tool advises it only where memory is short, and it
+    is not."""
+    row = rule("recompute", facts)
+    if not cells.blank("recompute") or cells.text("recompute").lower() == "none" or not row.get("unless_fits"):
+        return setting
+    without = replace(setting, mapping=replace(setting.mapping, recompute=RECOMPUTE.index("none")))
+    made = peaks([without])
+    if made.peak[0] > made.capacity[0]:
+        return setting
+    cells.assume(f"recompute none: it fits without; else {row['value']}: {row['why']}")
+    return without
 
 
 def _ending(cells: Cells) -> str:

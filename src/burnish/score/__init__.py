@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -36,13 +37,22 @@ def shown(path: Path | str, as_json: bool = False, each: bool = False, assumed: 
     made = record(lines, findings)
     if as_json:
         more = {"rows": [asdict(line) for line in lines]} if each else {}
-        yield json.dumps({**made, **more}, indent=1)
+        yield json.dumps(_finite({**made, **more}), indent=1, allow_nan=False)
         return
     yield from text.text(made)
     if each:
         yield from text.rows(lines)
     if assumed:
         yield from text.assumptions(lines)
+
+
+def _finite(value: Any) -> Any:
+    """Plain values for JSON, which has no word for what is no finite number: null stands there."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def judged(path: Path | str) -> tuple[list[Line], list[Finding]]:

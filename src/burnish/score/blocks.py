@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -75,7 +76,37 @@ def orders(lines: Sequence[Line]) -> tuple[float | None, float | None]:
 
 def kendall_tau(predicted: np.ndarray, measured: np.ndarray) -> float | None:
     """Kendall's tau-b (Kendall 1945): pairs in one order less pairs in opposite orders; None where one side is all ties."""
-    first = np.sign(predicted[:, None] - predicted[None, :])
-    second = np.sign(measured[:, None] - measured[None, :])
-    scale = np.sqrt((first**2).sum() * (second**2).sum())
-    return float((first * second).sum() / scale) if scale else None
+    # Knight 1966: sorted by one side, pairs in opposite orders are what sorting by the other has to swap.
+    count = len(predicted)
+    pairs = count * (count - 1) // 2
+    order = np.lexsort((measured, predicted))
+    second = np.unique(measured, return_inverse=True)[1][order]
+    first = np.unique(predicted, return_inverse=True)[1][order]
+    tied_first, tied_second = _ties(first), _ties(second)
+    tied_both = _ties(first * count + second)
+    scale = math.sqrt((pairs - tied_first) * (pairs - tied_second))
+    swaps = _swaps([int(rank) for rank in second])
+    return (pairs - tied_first - tied_second + tied_both - 2 * swaps) / scale if scale else None
+
+
+def _ties(ranks: np.ndarray) -> int:
+    """Pairs of equal ranks."""
+    counts = np.unique(ranks, return_counts=True)[1].astype(object)
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _swaps(ranks: Sequence[int]) -> int:
+    """Pairs of which the later rank is the lower one, counted in a tree of partial sums (Fenwick 1994)."""
+    size = max(ranks, default=0) + 1
+    tree, swaps = [0] * (size + 1), 0
+    for before, rank in enumerate(ranks):
+        at, not_higher = rank + 1, 0
+        while at:
+            not_higher += tree[at]
+            at &= at - 1
+        swaps += before - not_higher
+        at = rank + 1
+        while at <= size:
+            tree[at] += 1
+            at += at & -at
+    return swaps

@@ -42,15 +42,15 @@ def groups(shown: Sequence[Line]) -> dict[str, Any]:
     for row in table("score_bars")["memory"]:
         members = [line for line in shown if line.allocated and _belongs(line, row)]
         if members:
-            close = [line for line in members if _close(line, row["megabytes"], row["percent"])]
+            beyond = [line for line in members if not _close(line, row["megabytes"], row["percent"])]
             figures = block(members)
             made[row["name"]] = {
                 "rows": len(members),
-                "within_pct": round(100 * len(close) / len(members), 2),
+                "within_pct": round(100 * (1 - len(beyond) / len(members)), 2),
                 "within": f"{row['megabytes']} MB or {row['percent']} %",
                 "aim_pct": row["aim"],
                 **{name: figures[name] for name in ("memory_mean_pct", "memory_median_mb", "peak_mean_pct")},
-                "beyond": sorted(line.id for line in members if line not in close),
+                "beyond": sorted(line.id for line in beyond),
             }
     return made
 

@@ -63,7 +63,9 @@ def lines_of(
     for n, (k, setting) in enumerate(told):
         at = memory[k]
         verdict = None if k in undecided else bool(fits[at])
-        lines[k] = _filled(lines[k], rows[k], setting, (float(made.seconds[n]), float(made.peak[at])), verdict)
+        lines[k] = _filled(
+            lines[k], rows[k], setting, (float(made.seconds[n]), made.metered(rows[k].measured.meter, at)), verdict
+        )
     return lines
 
 
