@@ -133,8 +133,8 @@ def layer_seconds(block: Block, element: N, sharded: N, rates: Rates, groups: di
 def _shown(block: Block, phase: str, compute: N, attention: N, rates: Rates, groups: dict[str, Group]) -> dict[str, N]:
     """Seconds of a layer's own collectives in one phase that do not hide, by axis.
 
-    Tensor-parallel traffic hides behind all but attention, and on fast links only, the ring of context parallelism behind attention; no
-    more can hide than there is to hide behind.
+    Tensor-parallel traffic hides behind all but attention, and on fast links only, the ring of context parallelism behind
+    attention; no more can hide than there is to hide behind.
     """
     total: dict[str, N] = dict.fromkeys(AXES, 0.0)
     beside: N = 0.0
