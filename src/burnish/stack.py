@@ -114,6 +114,11 @@ def nearest_stack(name: str) -> tuple[Stack, str]:
     return best, f"no profile of stack {name!r}; priced as {best.name}"
 
 
+def kin(name: str) -> bool:
+    """Whether a name is a profile, or a release of a tool that has one."""
+    return name in stacks() or _split(name)[0] in {stack.tool for stack in stacks().values()}
+
+
 def _split(name: str) -> tuple[str, float]:
     """Tool and release of a stack's name: `nemo-24.11` is nemo, 24.11."""
     found = re.fullmatch(r"(.*?)-?(\d+(?:\.\d+)*)?", name)

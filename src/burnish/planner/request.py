@@ -13,7 +13,7 @@ from burnish.errors import UserError, nearest
 from burnish.job import ATTENTION, PRECISIONS, TRAINED, Job
 from burnish.mapping import OFFLOAD, RECOMPUTE, SCHEDULE
 from burnish.rates import FORMAT
-from burnish.stack import Stack, stacks
+from burnish.stack import Stack, kin, nearest_stack, stacks
 
 # What may be fixed, with the name it has in a mapping.
 KEYS = (
@@ -82,12 +82,12 @@ class Request:
     @property
     def profile(self) -> Stack:
         """The profile of the stack that is priced."""
-        return stacks()[self.stack or SPOKEN.get(self.dialect, DEFAULT_STACK)]
+        return nearest_stack(self.stack or SPOKEN.get(self.dialect, DEFAULT_STACK))[0]
 
     @property
     def stack_note(self) -> str:
         """How that stack was chosen, where it was not named."""
-        return "" if self.stack else f"no stack was named; priced as {self.profile.name}"
+        return nearest_stack(self.stack)[1] if self.stack else f"no stack was named; priced as {self.profile.name}"
 
     @property
     def device(self) -> str:
@@ -191,7 +191,7 @@ def _check_names(asked: Request) -> None:
     ):
         if given not in options:
             raise UserError(f"{name} {given!r}: unknown; {nearest(given, options)}")
-    if asked.stack and asked.stack not in stacks():
+    if asked.stack and not kin(asked.stack):
         near = nearest(asked.stack, stacks())
         known = "" if near.startswith("known") else f" known: {', '.join(sorted(stacks()))}"
         raise UserError(f"--stack {asked.stack!r}: unknown; {near}{known}")
