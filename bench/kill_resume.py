@@ -16,7 +16,7 @@ from pathlib import Path
 
 from record import record
 
-WORK = Path(__file__).parent / "work" / "kill_resume"
+WORK = Path(__file__).parent / "scratch" / "kill_resume"
 ROUNDS, KILLS, STEPS = 5, 3, 60
 RECIPE = [
     "quickstart",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from record import record
 
-FOLDER = Path(__file__).parent / "work" / "quickstart"
+FOLDER = Path(__file__).parent / "scratch" / "quickstart"
 
 if __name__ == "__main__":
     began = time.perf_counter()

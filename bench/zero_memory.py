@@ -2,7 +2,7 @@
 
 Two ranks over gloo on the CPU, fp32, the same model, rows and optimizer. Memory is that of live tensors on a rank after
 each operation (`burnish.measure_live`), in the second and third step; a rank's own peak, the larger of the two.
-DeepSpeed runs in an environment of its own under bench/work, which is made when it is not there; its buckets hold one
+DeepSpeed runs in an environment of its own under bench/scratch, which is made when it is not there; its buckets hold one
 layer, which is its best setting for a small model.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-WORK = ROOT / "bench" / "work"
+WORK = ROOT / "bench" / "scratch"
 DEEPSPEED = "0.19.8"
 WORLD, ROWS, SEQ, STEPS, LR, CLIP = 2, 2, 256, 3, 1e-3, 1.0
 MICRO = 2  # micro batches a step, in the recorded result
@@ -239,7 +239,7 @@ def deepspeed_python() -> Path:
     folder = WORK / "deepspeed"
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
-        print("making DeepSpeed's environment under bench/work (minutes)", flush=True)
+        print("making DeepSpeed's environment under bench/scratch (minutes)", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
         subprocess.run([*install, "torch", "numpy", "pydantic", "pyyaml", "setuptools", "wheel", "ninja"], check=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDERS = ("src", "tests", "bench", "scripts")
-NOT_OURS = "bench/work"  # environments and checkouts of peers, made by benches and ignored by git
+NOT_OURS = "bench/scratch"  # environments and checkouts of peers, made by benches and ignored by git
 
 
 @dataclass(frozen=True)

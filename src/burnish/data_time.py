@@ -51,12 +51,12 @@ def data_seconds(
     copies = _copies(mapping, around["dp"], r)
     across = ring_seconds(copies, dense * r.reduce / np.maximum(shards(mapping), 1), 1, 2) * (copies.size > 1)
     summed = pick(zero == 0, 2 * scatter, pick(zero == 1, scatter * (1 + r.whole) + gather, gather))
-    at_end = pick(zero == 3, 0.0, summed) + across
+    at_end = pick(zero == SHARDED, 0.0, summed) + across
     forward, backward = compute["forward"], compute["backward"] + compute["again"]
     once = at_end - shorter(at_end, r.dp_hidden * (forward + backward))
     sharded = _beside(forward, gather, r) + _beside(backward, gather + scatter, r)
     reduced = forward + _beside(backward, scatter, r)
-    each = pick(zero == 3, sharded, pick((zero == 2) & (np.asarray(micro) > 0), reduced, forward + backward))
+    each = pick(zero == SHARDED, sharded, pick((zero == 2) & (np.asarray(micro) > 0), reduced, forward + backward))
     return Traffic(once, each - forward - backward + _fetched(parameters, mapping, r))
 
 

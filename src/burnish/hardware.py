@@ -69,6 +69,11 @@ def chips() -> dict[str, Chip]:
     return {key: chip_of(row, key) for key, row in rows.items()}
 
 
+def generations() -> list[str]:
+    """The chip generations that rates are known of."""
+    return sorted({chip.architecture for chip in chips().values()})
+
+
 def chip_of(row: dict[str, Any], key: str = "") -> Chip:
     """A chip from a table of a TOML file: the fields of `Chip`, memory in GiB as `memory_gib`."""
     values = {"per_node": NODE, **row, "key": key, "also": tuple(row.get("also", ()))}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import UserError, nearest
-from burnish.hardware import GIB, Chip, chip_for, chip_of, chips
+from burnish.hardware import GIB, Chip, chip_for, chip_of, generations
 from burnish.interconnect import Link
 
 WHOLE = ("nodes", "per_node", "domain")
@@ -105,7 +105,7 @@ def _within(value: Any, bounds: tuple[float, float], where: str) -> float:
 def _words(value: dict[str, Any], where: str) -> dict[str, str]:
     """Names of a chip of one's own; its generation must be one that rates are known of, or none."""
     made = {key: _text(value[key], f"{where}: chip.{key}") for key in WORDS if key in value}
-    known = sorted({chip.architecture for chip in chips().values()})
+    known = generations()
     if (stated := made.get("architecture", "")) and stated not in known:
         near = nearest(stated, known)
         said = near if near.startswith("known") else f"{near} known: {', '.join(known)}"

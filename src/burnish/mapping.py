@@ -11,6 +11,8 @@ from burnish.mesh import N
 RECOMPUTE = ("none", "attention", "products", "full")
 # Order of forward and backward passes of a pipeline; interleaving is 1f1b with vpp > 1.
 SCHEDULE = ("gpipe", "1f1b", "zero-bubble")
+# Where stages are cut: between whole layers; so that they take equally long; so that they have equally many parameters.
+CUT = ("layers", "time", "parameters")
 OFFLOAD = ("none", "optimizer", "states")
 
 

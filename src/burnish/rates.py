@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from burnish.cluster import Cluster
-from burnish.hardware import Chip
+from burnish.hardware import Chip, generations
 from burnish.job import Job
 from burnish.mesh import N
 from burnish.stack import Stack
@@ -121,8 +121,14 @@ class Choice:
         return self.c[name]
 
     def first(self, *names: str) -> float:
-        """The first constant there is; `{kind}` in a name is the chip's generation."""
-        return next(self.c[name] for name in (name.format(kind=self.kind) for name in names) if name in self.c)
+        """The first constant there is; `{kind}` in a name is the chip's generation.
+
+        Raises ValueError where there is none, as for a generation that no constant names.
+        """
+        for name in (name.format(kind=self.kind) for name in names):
+            if name in self.c:
+                return self.c[name]
+        raise ValueError(f"chip architecture {self.kind!r}: no rates are known; known: {', '.join(generations())}")
 
 
 def rates(job: Job, cluster: Cluster, stack: Stack, c: Mapping[str, float] | None = None) -> Rates:
@@ -178,7 +184,7 @@ def _kernels(job: Job, chip: Chip, stack: Stack, c: Choice) -> dict[str, float]:
         "cast": c["cast.block" if job.precision in BLOCKS else "cast.tensor"] if low else 0.0,
         "routed": c["routed"] * routing,
         "dequantize": c["dequantize"] if job.trained == "qlora" else 0.0,
-        "launch": 0.0 if stack.graphs else c[f"launch.{host}"],
+        "launch": c[f"launch.{host}"],
         "launch_backward": c["launch.backward"],
         "gap": c["gap"],
         "adapter_launches": c["adapter_launches"] if job.trained != "all" and job.lora_rank else 0.0,

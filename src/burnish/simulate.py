@@ -1,7 +1,8 @@
 """Simulate: a description and a machine's rates -> seconds and bytes of one step.
 
 A roofline of two terms (Williams et al. 2009): matrix products at the rate of matrix products, everything else at the
-speed of memory. It leaves out launch costs and communication, so it is a floor and says so.
+speed of memory. `step_seconds` leaves out launch costs and communication, so it is a floor and says so; a mapping over
+several chips is priced with both by `price`.
 """
 
 from __future__ import annotations

@@ -37,14 +37,13 @@ class Stack:
     )
     fused_chains: int = 0  # bias, activation, dropout and sum as single kernels although driven from Python
     eager: int = 0  # each kernel launched from Python, one by one
-    graphs: int = 0  # CUDA graphs: no launch costs inside a layer
     flash: str = "flash"  # what "flash" meant at its release
     # what hides behind what
     tp_overlap: int = 0
     dp_overlap: int = 0
     whole_reduce: int = 0  # gradients summed whole under ZeRO-1, as under plain data parallelism
     per_parameter: int = 0  # fully sharded parameter by parameter (FSDP2), not as flat buffers
-    balanced: int = 0  # how pipeline stages are cut, an index into techniques.pipeline.CUT
+    balanced: int = 0  # how pipeline stages are cut, an index into mapping.CUT
     # memory
     logits_split: int = 1  # logits divided over tensor-parallel ranks
     logits_bytes: float = 6  # bytes an element while the loss runs

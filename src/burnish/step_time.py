@@ -9,15 +9,15 @@ import numpy as np
 from burnish.crossing import crossing_bytes
 from burnish.data_time import SHARDED, data_seconds, expert_copies, shards
 from burnish.links import Group, groups
-from burnish.mapping import Mapping
+from burnish.mapping import CUT, SCHEDULE, Mapping
 from burnish.mesh import Mesh, N, pick
 from burnish.rates import Rates
 from burnish.stack import Stack
 from burnish.timing import layer_seconds
 from burnish.work import Work
 
-BY_TIME = 1  # of Stack.balanced: stages that take equally long
-ZERO_BUBBLE = 2  # index into mapping.SCHEDULE
+BY_TIME = CUT.index("time")
+ZERO_BUBBLE = SCHEDULE.index("zero-bubble")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def stages(mapping: Mapping) -> N:
 def step(work: Work, staged: Work, mapping: Mapping, r: Rates, stack: Stack) -> Step:
     """Seconds of one step of the ranks of a mapping, from the work of a whole rank and of three stages."""
     around = groups(mesh_of(mapping, r.per_node), r)
-    sharded = pick(np.asarray(mapping.zero) == 3, 1, 0)
+    sharded = pick(np.asarray(mapping.zero) == SHARDED, 1, 0)
     layers = [layer_seconds(block, work.bytes.activation, sharded, r, around) for block in work.blocks]
 
     def summed(name: str) -> N:

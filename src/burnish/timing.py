@@ -25,7 +25,7 @@ CAUSAL = 0.5  # share of full attention that a causal mask leaves
 
 @dataclass(frozen=True)
 class Layer:
-    """Seconds of one layer and micro batch, with the traffic that shows beside compute; how much of all is traffic."""
+    """Seconds of one layer and micro batch, with the traffic that shows beside compute, and its parts by cause."""
 
     forward: N
     backward: N

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timed_setting import JOB, MODEL, STACK, rates_of
+from timed_setting import JOB, MODEL, STACK, machine, rates_of
 
 from burnish.links import groups
 from burnish.mapping import RECOMPUTE, Mapping
 from burnish.price import layout, shapes_of
-from burnish.rates import Rates
+from burnish.rates import Rates, rates
 from burnish.stack import Stack
 from burnish.step_time import mesh_of
 from burnish.timing import Layer, layer_seconds, longer, narrow, product_seconds
@@ -35,6 +35,13 @@ def block(mapping: Mapping, stack: Stack = STACK) -> Block:
     """The layer itself."""
     work, _ = layout(MODEL, shapes_of(JOB, mapping, stack), mapping, stack)
     return next(block for block in work.blocks if block.name == "layer")
+
+
+def test_a_chip_of_an_unknown_generation_is_refused_by_name() -> None:
+    made = machine()
+    other = replace(made, chip=replace(made.chip, architecture="unheard-of"))
+    with pytest.raises(ValueError, match=r"'unheard-of'.*hopper"):
+        rates(JOB, other, STACK)
 
 
 def test_the_smooth_maximum_at_its_limits() -> None:

@@ -35,7 +35,7 @@ class Stage:
 
 
 def stages_of(parts: Parts, mapping: Mapping, micro: N, balanced: N = 0) -> Stage:
-    """The three stages of each candidate; `balanced` says where they are cut (pipeline.CUT)."""
+    """The three stages of each candidate; `balanced` says where they are cut (mapping.CUT)."""
     last = np.asarray(mapping.pp) - 1
     stage = np.stack([0 * last, np.minimum(last, 1), last])
     mesh = Mesh(pp=mapping.pp, vpp=mapping.vpp, stage=stage)

@@ -20,23 +20,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from burnish.errors import UserError
-from burnish.mapping import SCHEDULE
+from burnish.mapping import CUT, SCHEDULE
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
 from burnish.work import BACKWARD, FORWARD, Block, Comm, Op, Work
 
 PLAN_ONLY = True
 GPIPE = SCHEDULE.index("gpipe")
-# Where a search cuts, its fullest stages standing for all: between whole layers; so that they take equally long; so that
-# they have equally many parameters.
-CUT = ("layers", "time", "parameters")
 
 
 class Config(Section):
     """`schedule`: the order of forward and backward passes.
 
-    `exact`: each stage has its own whole layers and what else stands on it. A search cuts as `CUT` says instead, with
-    `schedule` an index into `mapping.SCHEDULE` and `cut` one into `CUT`.
+    `exact`: each stage has its own whole layers and what else stands on it. A search cuts as `mapping.CUT` says instead,
+    its fullest stages standing for all, with `schedule` an index into `mapping.SCHEDULE` and `cut` one into `CUT`.
     """
 
     schedule: Literal["gpipe", "1f1b", "zero-bubble"] = "1f1b"
