@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -11,6 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_COLOR"] = "1"
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEFAULT = "not slow and not sabotage"
 
