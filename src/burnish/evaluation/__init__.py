@@ -1,0 +1,1 @@
+"""Evaluation: what a model scores on a text or on labelled examples."""
