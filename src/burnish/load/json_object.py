@@ -21,7 +21,7 @@ def read_object(path: Path, most_bytes: int, expected: str = "a JSON object") ->
     return parse_object(text_of(path, most_bytes), str(path), expected)
 
 
-def parse_object(text: str | bytes, where: str, expected: str = "a JSON object") -> dict[str, Any]:
+def parse_object(text: bytes, where: str, expected: str = "a JSON object") -> dict[str, Any]:
     """The object that `text` spells; `where` names the file. Raises UserError as `read_object` does."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def parse_object(text: str | bytes, where: str, expected: str = "a JSON object")
         return made
 
     try:
-        value = json.loads(text, object_pairs_hook=pairs)
+        value = json.loads(text.decode(), object_pairs_hook=pairs)
     except UserError:
         raise
     except UnicodeDecodeError:

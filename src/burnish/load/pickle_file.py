@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ _WANTED = re.compile(
     r"Unsupported (?:global|class|operand)[: ]+(?:GLOBAL )?([A-Za-z_][\w.]*)|GLOBAL ([A-Za-z_][\w.]*)"
     r"|[Tt]rying to (?:load unsupported GLOBAL|call reduce for unrecognized function) (\S+)"
 )
+_REASON = "WeightsUnpickler error: "  # what goes before is advice to run the pickle anyway
 
 
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:
@@ -43,15 +45,9 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
 
 
 def _load(file: Path) -> Any:
-    import torch
-
     try:
-        try:
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:
-            if "mmap can only be used" not in str(error):
-                raise
-            return torch.load(file, map_location="cpu", weights_only=True)  # the format before zip archives
+        with warnings.catch_warnings(action="ignore"):  # about protocols, which the reader then refuses or follows
+            return _read(file)
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
     except MemoryError:
@@ -63,8 +59,20 @@ def _load(file: Path) -> Any:
             raise UserError(
                 f"{file}: the pickle asks for {what}, which could run code, and is not read; convert it to safetensors"
             ) from None
-        why = said.strip().splitlines()[0][:160] if said.strip() else type(error).__name__
+        reason = said.partition(_REASON)[2] or said
+        why = reason.strip().splitlines()[0].split(". ")[0][:160] if reason.strip() else type(error).__name__
         raise UserError(f"{file}: not a whole pickle file of tensors ({why})") from None
+
+
+def _read(file: Path) -> Any:
+    import torch
+
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "mmap can only be used" not in str(error):
+            raise
+    return torch.load(file, map_location="cpu", weights_only=True)  # the format before zip archives
 
 
 def _stored(file: Path, name: str, tensor: Tensor, file_bytes: int) -> StoredTensor:

@@ -96,9 +96,16 @@ _REASONS = (
     (("do not match the hashes", "hash mismatch"), "the index gives another file than the known one; nothing was kept"),
     (("no space left",), "the disk is full"),
     (
-        ("no matching distribution", "connection", "name resolution", "could not find", "timed out", "not found in"),
+        (
+            "no matching distribution",
+            "connection",
+            "name resolution",
+            "could not find",
+            "timed out",
+            "no solution found",
+        ),
         "the package index cannot be reached or does not have it; where there is a network run "
-        "`pip download --no-deps {requirement}`, then set PIP_FIND_LINKS to the folder the wheel is in",
+        "`pip download --no-deps {requirement}`, then set PIP_FIND_LINKS (uv: UV_FIND_LINKS) to the folder the wheel is in",
     ),
 )
 
