@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from burnish.export.safetensors import load_folder, save_folder
+from burnish.export.safetensors import save_folder
+from burnish.load.model import load_folder
 from record import record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "parity"))

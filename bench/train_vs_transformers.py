@@ -66,7 +66,7 @@ def burnish_side(folder: Path, steps: int, batch: int, compiled: bool) -> None:
     import numpy as np
 
     from burnish.data.batch import IGNORED, Batch
-    from burnish.export.safetensors import load_folder
+    from burnish.load.model import load_folder
     from burnish.recipe import Optim
     from burnish.train.compiled import compile_layers
     from burnish.train.loss import LanguageModelLoss

@@ -14,11 +14,11 @@ from tree import Source, sources
 LAYERS = (
     ("__init__", "errors"),
     ("tables", "units", "markup", "section", "mesh", "models"),
-    ("config", "work", "hardware", "records", "groups", "ranks", "mapping", "stack"),
+    ("rope_scaling", "config", "work", "hardware", "records", "groups", "ranks", "mapping", "stack"),
     ("interconnect", "architecture", "columns"),
     ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts"),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
-    ("ops", "data", "describe", "reported", "layout"),
+    ("ops", "data", "describe", "reported", "tensors", "layout"),
     ("load",),
     ("techniques",),
     ("passes",),

@@ -34,6 +34,8 @@ class Architecture:
     tied: N = 0
     positions: N = 0  # rows of a learned position table; 0 = rotary
     layer_norm: N = 0  # LayerNorm with biases, and biases on the linear layers (GPT-2, GPT-3)
+    qkv_bias: N = 0  # biases on queries, keys and values alone (Qwen2)
+    qk_norm: N = 0  # queries and keys normed head by head (Qwen3)
     attention_layers: N = -1  # -1 = layers
     dense_layers: N = -1  # -1 = layers - expert_layers
     window: N = 0  # sliding window in tokens
@@ -59,6 +61,9 @@ class Architecture:
 
 def architecture(config: ModelConfig) -> Architecture:
     """The sizes of a decoder that can be trained here."""
+    traits = config.traits
+    routed = {"experts": config.experts, "topk": config.topk, "expert_ffn": config.ffn, "expert_layers": config.layers}
+    window = {"window": config.window, "windowed_layers": config.layers - config.window_from}
     return Architecture(
         name=config.family,
         vocab=config.vocab,
@@ -67,7 +72,13 @@ def architecture(config: ModelConfig) -> Architecture:
         heads=config.heads,
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
-        ffn=config.ffn,
+        gated=int(traits.gated),
         tied=int(config.tied),
+        positions=config.max_positions * traits.learned_positions,
+        layer_norm=int(traits.layer_norm),
+        qkv_bias=int(traits.qkv_bias and not traits.layer_norm),
+        qk_norm=int(traits.qk_norm),
         max_positions=config.max_positions,
+        **(routed if traits.routed else {"ffn": config.ffn}),
+        **(window if config.window else {}),
     )

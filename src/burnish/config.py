@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
 from burnish.errors import UserError, nearest
+from burnish.rope_scaling import RopeScaling
 from burnish.section import Section
-from burnish.tables.families import FAMILIES, Family
+from burnish.tables.families import FAMILIES, Family, Traits
+
+# Fields that only some families have; the others keep them as they are.
+OPTIONAL = ("kv_heads", "head_dim", "rope_scaling", "window", "window_from", "experts", "topk", "norm_topk")
 
 
 class ModelConfig(Section):
-    """Sizes of one decoder. `kv_heads` and `head_dim` default to full attention heads of hidden / heads."""
+    """Sizes of one decoder. `kv_heads` and `head_dim` default to full attention heads of hidden / heads.
+
+    `ffn` is the width of a feed-forward part, or of one of the `experts`, of which a token passes `topk`, weighted by their
+    probabilities or, with `norm_topk`, by their shares of these. Layers from `window_from` on see `window` positions only,
+    if it is not 0.
+    """
 
     family: str = "llama"
     vocab: int = Field(gt=0)
@@ -27,6 +37,12 @@ class ModelConfig(Section):
     max_positions: int = Field(default=2048, gt=0)
     norm_eps: float = Field(default=1e-5, gt=0)
     rope_theta: float = Field(default=10000.0, gt=0)
+    rope_scaling: RopeScaling | None = None
+    window: int = Field(default=0, ge=0)
+    window_from: int = Field(default=0, ge=0)
+    experts: int = Field(default=0, ge=0)
+    topk: int = Field(default=0, ge=0)
+    norm_topk: bool = True
     tied: bool = True
     bos: int | None = None
     eos: int | None = None
@@ -53,6 +69,7 @@ class ModelConfig(Section):
     def _consistent(self) -> ModelConfig:
         if self.family not in FAMILIES:
             raise ValueError(f"family {self.family!r}: {nearest(self.family, FAMILIES)}")
+        self._of_family(FAMILIES[self.family])
         if self.heads % self.kv_heads:
             legal = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
             raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}; values that do: {legal}")
@@ -64,20 +81,48 @@ class ModelConfig(Section):
                 raise ValueError(f"{name} {token} is outside the vocabulary 0..{self.vocab - 1}")
         return self
 
+    def _of_family(self, family: Family) -> None:
+        """Raises ValueError for what no file of the family could say."""
+        plain = {"kv_heads": self.heads, "head_dim": self.hidden // self.heads}
+        for name in OPTIONAL:
+            usual = plain.get(name, type(self).model_fields[name].default)
+            if name not in family.keys and (value := getattr(self, name)) != usual:
+                raise ValueError(f"{name} {value}: a {family.model_type} decoder has no such setting, it is {usual}")
+        if family.traits.routed and not 1 <= self.topk <= self.experts:
+            raise ValueError(f"topk {self.topk} of experts {self.experts}: a token passes 1 to all of the experts")
+        if self.window_from > self.layers:
+            raise ValueError(f"window_from {self.window_from}: there are {self.layers} layers")
+
+    @property
+    def traits(self) -> Traits:
+        """What the layers of its family are like."""
+        return FAMILIES[self.family].traits
+
     @property
     def parameters(self) -> int:
         """Number of parameters; a tied head is counted once."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        layer = attention + 3 * self.hidden * self.ffn + 2 * self.hidden
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return embeddings + self.layers * layer + self.hidden
+        traits, hidden, queries, keys = (
+            self.traits,
+            self.hidden,
+            self.heads * self.head_dim,
+            self.kv_heads * self.head_dim,
+        )
+        norm = hidden * (1 + traits.layer_norm)
+        attention = 2 * hidden * (queries + keys) + traits.qkv_bias * (queries + 2 * keys) + traits.bias * hidden
+        attention += 2 * self.head_dim * traits.qk_norm
+        part = (2 + traits.gated) * hidden * self.ffn + traits.bias * (self.ffn + hidden)
+        feed_forward = self.experts * (part + hidden) if traits.routed else part
+        layer = attention + feed_forward + 2 * norm
+        embeddings = self.vocab * hidden * (1 if self.tied else 2)
+        positions = self.max_positions * hidden * traits.learned_positions
+        return embeddings + positions + self.layers * layer + norm
 
     @classmethod
-    def from_hf(cls, values: dict[str, Any], where: str = "config.json") -> ModelConfig:
+    def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
         """Read the content of a Hugging Face `config.json`.
 
         Raises UserError naming the file and key when the family is unknown, a size is missing, or a setting is one
-        this decoder does not have (a bias, another activation, scaled rotary frequencies).
+        this decoder does not have (another activation, a bias, layers of several kinds).
         """
         family = _family(values.get("model_type"), where)
         values = _rope_in_place(values)
@@ -91,16 +136,23 @@ class ModelConfig(Section):
                 value = value[0] if value else None  # chat models list several ends of text; the first is the main one
             if value is not None:
                 fields[ours] = value
+        if family.window_switch and not values.get(family.window_switch, False):
+            fields |= {"window": 0, "window_from": 0}
+        if family.wide and "ffn" not in fields and isinstance(fields.get("hidden"), int):
+            fields["ffn"] = family.wide * fields["hidden"]
+        fields["rope_scaling"] = RopeScaling.from_hf(values.get("rope_scaling"), fields.get("max_positions"), where)
         missing = [family.keys[n] for n, f in cls.model_fields.items() if f.is_required() and n not in fields]
         if missing:
             raise UserError(f"{where}: missing {', '.join(missing)}")
         try:
-            return cls(**fields)
+            made = cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]) if first["loc"] else ""
             key = family.keys.get(name, name)
             raise UserError(f"{where}: {key}: {first['msg'].removeprefix('Value error, ')}") from None
+        _check_layers(values.get("layer_types"), made, where)
+        return made
 
     @classmethod
     def from_file(cls, path: Path) -> ModelConfig:
@@ -120,6 +172,12 @@ class ModelConfig(Section):
         family = FAMILIES[self.family]
         content: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
         content |= {theirs: getattr(self, ours) for ours, theirs in family.keys.items()}
+        if "rope_scaling" in family.keys:
+            content["rope_scaling"] = self.rope_scaling and self.rope_scaling.to_hf()
+        if "window" in family.keys:
+            content["sliding_window"] = self.window or None
+        if family.window_switch:
+            content[family.window_switch] = self.window > 0
         return content | family.fixed
 
 
@@ -129,13 +187,21 @@ def _family(model_type: object, where: str) -> Family:
     return FAMILIES[model_type]
 
 
-def _rope_in_place(values: dict[str, Any]) -> dict[str, Any]:
+def _check_layers(listed: object, config: ModelConfig, where: str) -> None:
+    """Raises UserError where a file lists kinds of layers that are not whole ones followed by windowed ones."""
+    windowed = [bool(config.window) and i >= config.window_from for i in range(config.layers)]
+    usual = ["sliding_attention" if near else "full_attention" for near in windowed]
+    if isinstance(listed, list) and listed != usual:
+        raise UserError(f"{where}: layer_types {str(listed)[:60]} does not follow from its window; not supported")
+
+
+def _rope_in_place(values: Mapping[str, Any]) -> dict[str, Any]:
     """transformers 5 nests rotary settings under `rope_parameters`; lift them to the flat keys of earlier files."""
-    rope = values.get("rope_parameters")
-    if not isinstance(rope, dict):
-        return values
     flat = dict(values)
-    flat.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
-    if rope.get("rope_type", "default") != "default":
-        flat["rope_scaling"] = rope
+    rope = flat.get("rope_parameters")
+    if isinstance(rope, dict):
+        if "rope_theta" in rope:
+            flat.setdefault("rope_theta", rope["rope_theta"])
+        if rope.get("rope_type", "default") != "default":
+            flat["rope_scaling"] = rope
     return flat

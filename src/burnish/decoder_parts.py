@@ -8,6 +8,7 @@ Letters: T tokens of a micro batch, H hidden, F feed-forward, V vocabulary, N qu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from burnish.architecture import Architecture
 from burnish.mesh import N, pick
 from burnish.shapes import Shapes
 from burnish.stack import Stack
-from burnish.work import ACTIVATION, COLUMN, EXPERT, INDEX, ROUNDED, ROW, STATISTIC, WIDENED, Op, Saved
+from burnish.work import ACTIVATION, COLUMN, EXPERT, HEADS, INDEX, ROUNDED, ROW, STATISTIC, WIDENED, Op, Saved
 
 CHUNK = 512  # tokens whose logits exist at a time, as in ops/cross_entropy.py
 
@@ -26,13 +27,18 @@ def has(size: N) -> bool:
     return bool(np.any(np.asarray(size) > 0))
 
 
-def linear(name: str, tokens: N, inputs: N, outputs: N, keeps: str = "", split: str = COLUMN) -> Op:
-    """y = x W^T: 2 T in out FLOPs, twice that backward. `keeps` names the saved input; layers that share it name it once."""
+def vector(flag: N, size: N) -> tuple[tuple[N, ...], ...]:
+    """The shape of a vector that only some of the described jobs have."""
+    return ((flag * size,),) if has(flag) else ()
+
+
+def linear(name: str, tokens: N, inputs: N, outputs: N, keeps: str = "", split: str = COLUMN, bias: N = 0) -> Op:
+    """y = x W^T + b: 2 T in out FLOPs, twice that backward. `keeps` names the saved input; layers that share it name it once."""
     flops = 2 * tokens * inputs * outputs
     kept = Saved(keeps, ACTIVATION, tokens * inputs, COLUMN if split == ROW else "tokens")
     return Op(
         name,
-        ((outputs, inputs),),
+        ((outputs, inputs), *vector(bias, outputs)),
         flops,
         2 * flops,
         (kept,) if keeps else (),
@@ -42,10 +48,12 @@ def linear(name: str, tokens: N, inputs: N, outputs: N, keeps: str = "", split: 
     )
 
 
-def norm(name: str, tokens: N, size: N) -> Op:
-    """A norm keeps its input and one statistic a token; its weight gradient is a vector-matrix product."""
-    saved = (Saved("input", ACTIVATION, tokens * size), Saved("rstd", STATISTIC, tokens))
-    return Op(name, ((size,),), backward=2 * tokens * size, saved=saved, moved=2 * tokens * size)
+def norm(name: str, tokens: N, size: N, layer_norm: N = 0) -> Op:
+    """A norm keeps its input and one statistic a token, LayerNorm two; the gradient of RMSNorm's weight is a
+    vector-matrix product."""
+    saved = (Saved("input", ACTIVATION, tokens * size), Saved("rstd", STATISTIC, tokens * (1 + layer_norm)))
+    shapes = ((size,), *vector(layer_norm, size))
+    return Op(name, shapes, backward=2 * tokens * size * (1 - layer_norm), saved=saved, moved=2 * tokens * size)
 
 
 def residual(name: str, tokens: N, size: N) -> Op:
@@ -90,10 +98,17 @@ def _value_dim(model: Architecture) -> N:
     return pick(model.value_dim > 0, model.value_dim, model.head_dim)
 
 
-def embedding(model: Architecture, shapes: Shapes, T: N) -> Op:
-    angles = (T if shapes.packed else shapes.seq) * model.head_dim
+def embedding(model: Architecture, shapes: Shapes, T: N, stack: Stack) -> Op:
+    """Tables of tokens and, where they are learned, of positions; what all layers share is kept here, once."""
+    rows, rotated = T if shapes.packed else shapes.seq, 1 - (model.positions > 0) * 1
     positions = ((model.positions, model.hidden),) if has(model.positions) else ()
-    saved = (Saved("ids", INDEX, T), Saved("angles", ACTIVATION, angles))
+    masked = (model.window > 0) & (model.window < shapes.seq) & (stack.window_mask > 0)
+    saved = (
+        Saved("ids", INDEX, T),
+        Saved("angles", ACTIVATION, rows * model.head_dim * rotated),
+        Saved("positions", INDEX, rows * (1 - rotated)),
+        Saved("window", ACTIVATION, pick(masked, shapes.seq * shapes.seq, 0)),
+    )
     table = ((model.vocab, model.hidden), *positions)
     return Op("embed", table, saved=saved, moved=3 * T * model.hidden, split=COLUMN)
 
@@ -101,23 +116,35 @@ def embedding(model: Architecture, shapes: Shapes, T: N) -> Op:
 def attention_part(model: Architecture, shapes: Shapes, T: N) -> tuple[Op, ...]:
     """Norm, projections, rotation, attention, output projection and residual sum."""
     H, heads, kv_heads, dim = model.hidden, model.heads, model.kv_heads, model.head_dim
+    biased = model.qkv_bias + model.layer_norm
+    normed: tuple[Op, ...] = ()
     if has(model.kv_rank):
         projections = _latent_projections(model, T)
     else:
         projections = (
-            linear("q", T, H, heads * dim, keeps="normed"),
-            linear("k", T, H, kv_heads * dim),
-            linear("v", T, H, kv_heads * dim),
+            linear("q", T, H, heads * dim, keeps="normed", bias=biased),
+            linear("k", T, H, kv_heads * dim, bias=biased),
+            linear("v", T, H, kv_heads * dim, bias=biased),
         )
+        normed = tuple(_head_norms(model, T)) if has(model.qk_norm) else ()
     rotated = Op("rotary", moved=2 * T * (heads + kv_heads) * (dim + model.rope_dim), split=COLUMN)
     return (
-        norm("attention_norm", T, H),
+        norm("attention_norm", T, H, model.layer_norm),
         *projections,
+        *normed,
         rotated,
         attention(shapes, T, model),
-        linear("o", T, heads * _value_dim(model), H, split=ROW),
+        linear("o", T, heads * _value_dim(model), H, split=ROW, bias=model.layer_norm),
         residual("attention_sum", T, H),
     )
+
+
+def _head_norms(model: Architecture, T: N) -> Iterator[Op]:
+    """Queries and keys normed head by head, all heads with one weight."""
+    for name, heads in (("q_norm", model.heads), ("k_norm", model.kv_heads)):
+        one = norm(name, T * heads * model.qk_norm, model.head_dim)
+        shapes = ((model.head_dim * model.qk_norm,),)
+        yield replace(one, shapes=shapes, saved=tuple(replace(s, split=COLUMN) for s in one.saved), split=HEADS)
 
 
 def _latent_projections(model: Architecture, T: N) -> tuple[Op, ...]:
@@ -138,10 +165,14 @@ def dense_part(model: Architecture, T: N) -> tuple[Op, ...]:
     """Norm, feed-forward and residual sum."""
     H, F = model.hidden, model.ffn
     wide = (1 + model.gated) * F
+    gate: tuple[Op, ...] = ()
+    if has(model.gated):
+        biased = model.layer_norm * model.gated
+        gate = (replace(linear("gate", T, H, F * model.gated, keeps="normed", bias=biased), launches=model.gated),)
     return (
-        norm("mlp_norm", T, H),
-        replace(linear("gate", T, H, F * model.gated, keeps="normed"), launches=model.gated),
-        linear("up", T, H, F),
+        norm("mlp_norm", T, H, model.layer_norm),
+        *gate,
+        linear("up", T, H, F, keeps="" if gate else "normed", bias=model.layer_norm),
         Op(
             "gated_silu",
             saved=(Saved("gate, up", ACTIVATION, T * wide, COLUMN),),
@@ -149,7 +180,7 @@ def dense_part(model: Architecture, T: N) -> tuple[Op, ...]:
             loose=T * F * (1 - model.gated),
             split=COLUMN,
         ),
-        linear("down", T, F, H, keeps="product", split=ROW),
+        linear("down", T, F, H, keeps="product", split=ROW, bias=model.layer_norm),
         residual("mlp_sum", T, H),
     )
 
@@ -179,13 +210,21 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
 
     return (
         norm("mlp_norm", T, H),
-        replace(linear("router", T, H, model.experts, keeps="normed", split="tokens"), group="router"),
+        _router(model, T),
         linear("latent_down", T, H, width * latent, split="tokens"),
-        Op("permute", moved=2 * sent * width, passed=sent * width, split=EXPERT, group="dispatch", launches=4),
+        Op(
+            "permute",
+            saved=(Saved("order", INDEX, 2 * sent, EXPERT),),
+            moved=2 * sent * width,
+            passed=sent * width,
+            split=EXPERT,
+            group="dispatch",
+            launches=4,
+        ),
         grouped("expert_up", width, wide * F, "routed"),
         Op(
             "expert_act",
-            saved=(Saved("gate, up", ACTIVATION, sent * wide * F, EXPERT),),
+            saved=(Saved("gate, up", ACTIVATION, sent * wide * F, EXPERT), Saved("weights", ACTIVATION, sent, EXPERT)),
             moved=sent * (wide + 1) * F,
             loose=sent * F * (1 - model.gated + model.clamped),
             split=EXPERT,
@@ -203,6 +242,14 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
         linear("shared_down", T, shared, H, keeps="product", split=ROW),
         residual("mlp_sum", T, H),
     )
+
+
+def _router(model: Architecture, T: N) -> Op:
+    """The product that chooses experts; the probabilities it makes of its result are kept, the choice, and its shares."""
+    one = linear("router", T, model.hidden, model.experts, keeps="normed", split="tokens")
+    made = Saved("probabilities", STATISTIC, T * model.experts)
+    chosen = Saved("choice", INDEX, T * model.topk), Saved("shares", STATISTIC, T * (model.topk + 1))
+    return replace(one, group="router", saved=(*one.saved, made, *chosen))
 
 
 def further_part(model: Architecture, T: N, last: Op) -> tuple[Op, ...]:

@@ -32,7 +32,7 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
     """
     sizes = architecture(model) if isinstance(model, ModelConfig) else model
     T = shapes.rows * shapes.seq
-    blocks = [Block("embed", 1, (embedding(sizes, shapes, T),))]
+    blocks = [Block("embed", 1, (embedding(sizes, shapes, T, stack),))]
     dense, routed = _layers(sizes)
     attending = pick(sizes.attention_layers >= 0, sizes.attention_layers, dense + routed)
     kinds: tuple[tuple[str, N, tuple[Op, ...]], ...]
@@ -54,7 +54,7 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
     last = head(T, sizes, stack)
     if has(sizes.mtp):
         blocks.append(Block("further", sizes.mtp, further_part(sizes, T, last)))
-    blocks.append(Block("head", 1, (norm("norm", T, sizes.hidden), last)))
+    blocks.append(Block("head", 1, (norm("norm", T, sizes.hidden, sizes.layer_norm), last)))
     return Work(tuple(blocks), shapes.micro, T, shapes.step_rows * shapes.seq)
 
 

@@ -69,7 +69,8 @@ def generate(
     """
     require_torch("burnish generate")
     from burnish.data.tokenizer import Tokenizer
-    from burnish.export.safetensors import TRAINED_LENGTH, load_folder
+    from burnish.export.safetensors import TRAINED_LENGTH
+    from burnish.load.model import load_folder
     from burnish.serve.generate import complete
     from burnish.serve.sampling import Sampling
 

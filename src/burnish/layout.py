@@ -10,39 +10,16 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from burnish.config import ModelConfig
-from burnish.tables.families import FAMILIES
+from burnish.tensors import file_shapes, head_names
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ITEM = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}  # name in a file, bytes an element
 
 
-def tensor_shapes(config: ModelConfig, write_tied: bool = False) -> dict[str, tuple[int, ...]]:
-    """Checkpoint name -> shape of every tensor in the files; a tied head only with `write_tied`."""
-    names = FAMILIES[config.family].names
-    query, value = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    matrices = {"q": (query, config.hidden), "k": (value, config.hidden), "v": (value, config.hidden)}
-    matrices |= {"o": (config.hidden, query), "down": (config.hidden, config.ffn)}
-    matrices |= {"gate": (config.ffn, config.hidden), "up": (config.ffn, config.hidden)}
-    matrices |= {"embed": (config.vocab, config.hidden), "head": (config.vocab, config.hidden)}
-
-    def shape(ours: str) -> tuple[int, ...]:
-        return matrices.get(ours.removesuffix(".weight").split(".")[-1], (config.hidden,))
-
-    layer = {ours: theirs for ours, theirs in names.items() if "{i}" in ours}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for ours, theirs in names.items():
-        if ours in layer:  # all tensors of a layer, then the next layer
-            for i in range(config.layers) if ours == next(iter(layer)) else ():
-                shapes |= {file.replace("{i}", str(i)): shape(name) for name, file in layer.items()}
-        elif ours != "head.weight" or not config.tied or write_tied:
-            shapes[theirs] = shape(ours)
-    return shapes
-
-
 def metadata(config: ModelConfig, write_tied: bool = False) -> dict[str, str]:
     """What every weight file says of itself: the framework, and which tensor is tied to which."""
-    names = FAMILIES[config.family].names
-    tie = f"{names['head.weight']}={names['embed.weight']}" if config.tied else "none"
+    embedding, head = head_names(config)
+    tie = f"{head}={embedding}" if config.tied else "none"
     return {"format": "pt", "tied": tie} | ({"tied_written": "true"} if config.tied and write_tied else {})
 
 
@@ -66,7 +43,7 @@ def file_name(number: int, count: int) -> str:
 
 def weight_bytes(config: ModelConfig, dtype: str, write_tied: bool, limit: int) -> int:
     """Bytes of all weight files of a model folder, headers included."""
-    shapes = tensor_shapes(config, write_tied)
+    shapes = file_shapes(config, write_tied)
     sizes = {name: prod(shape) * ITEM[dtype][1] for name, shape in shapes.items()}
     about = metadata(config, write_tied)
     return sum(_file_bytes({n: shapes[n] for n in names}, dtype, about) for names in shards(sizes, limit))

@@ -73,7 +73,8 @@ def _norm(model: Architecture) -> N:
 def _attention(model: Architecture) -> N:
     h, heads = model.hidden, model.heads
     plain = h * model.head_dim * (2 * heads + 2 * model.kv_heads)
-    biases = model.layer_norm * (model.head_dim * (heads + 2 * model.kv_heads) + h)
+    biases = (model.layer_norm + model.qkv_bias) * model.head_dim * (heads + 2 * model.kv_heads)
+    biases = biases + model.layer_norm * h + 2 * model.qk_norm * model.head_dim
     values = pick(model.value_dim > 0, model.value_dim, model.head_dim)
     wide = heads * (model.head_dim + model.rope_dim)
     query = pick(model.q_rank > 0, h * model.q_rank + model.q_rank * (wide + 1), h * wide)

@@ -11,11 +11,11 @@ import torch
 from burnish import apply, out_of_memory
 from burnish.describe import batch_arithmetic
 from burnish.errors import UserError
-from burnish.export.safetensors import load_folder
 from burnish.hardware import detect
+from burnish.load.model import load_folder
 from burnish.measure import measured_keys, observed_step
+from burnish.models.attention import check_attention
 from burnish.models.decoder import Decoder
-from burnish.models.layers import check_attention
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import differences
 from burnish.records import Plan

@@ -88,7 +88,7 @@ def _product(op: Op, rates: Rates, forward: N, backward: N) -> tuple[N, N]:
         op.group, rates.matmul
     )
     once = product_seconds(op.flops, op.parts, rate, rates)
-    elements = sum((shape[0] * shape[1] for shape in op.shapes), 0)
+    elements = sum((shape[0] * shape[1] for shape in op.shapes if len(shape) > 1), 0)
     casts = 0.0 if op.group in ("head", "router") else rates.cast / rates.memory
     kept = sum((saved.elements for saved in op.saved), 0)
     opened = elements * rates.dequantize / rates.memory if op.group == "matmul" else 0.0

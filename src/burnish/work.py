@@ -24,8 +24,9 @@ FORWARD, RECOMPUTE, BACKWARD, STEP = "forward", "recompute", "backward", "step"
 # What a tensor saved for backward holds decides how many bytes an element takes.
 ACTIVATION, STATISTIC, INDEX = "activation", "statistic", "index"
 # How tensor parallelism divides an operation or a tensor: its output features (column, and with it the heads it makes),
-# its input features (row), or its tokens, which only sequence parallelism does. Experts go their own way.
-COLUMN, ROW, TOKENS, EXPERT = "column", "row", "tokens", "expert"
+# its input features (row), its heads but not what they share (heads), or its tokens, which only sequence parallelism does.
+# Experts go their own way.
+COLUMN, ROW, HEADS, TOKENS, EXPERT = "column", "row", "heads", "tokens", "expert"
 # Copies in the other format, which exist only where products are made in 16 bits.
 ROUNDED, WIDENED = "rounded", "widened"
 

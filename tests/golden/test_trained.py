@@ -9,8 +9,8 @@ from burnish.data.packing import Corpus, Rows
 from burnish.data.sampler import eval_batches
 from burnish.data.text import Texts
 from burnish.data.tokenizer import Tokenizer
-from burnish.export.safetensors import load_folder
 from burnish.finished import generate
+from burnish.load.model import load_folder
 from burnish.train.evaluate import evaluate
 from burnish.train.loss import LanguageModelLoss
 

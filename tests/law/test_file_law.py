@@ -10,8 +10,9 @@ from safetensors import safe_open
 
 from burnish.config import ModelConfig
 from burnish.export.safetensors import save_folder
-from burnish.layout import shards, tensor_shapes, weight_bytes
+from burnish.layout import shards, weight_bytes
 from burnish.models.decoder import Decoder
+from burnish.tensors import file_shapes
 
 
 @pytest.mark.parametrize("write_tied", [False, True])
@@ -27,7 +28,7 @@ def test_bytes_of_the_weight_files(tmp_path: Path, dtype: str, tied: bool, write
     for file in files:
         with safe_open(file, "pt") as opened:
             found |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-    assert found == tensor_shapes(config, write_tied)
+    assert found == file_shapes(config, write_tied)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 60))
@@ -46,5 +47,5 @@ def test_torch_and_layout_agree_on_every_shape() -> None:
     config = ModelConfig(vocab=50, hidden=24, ffn=30, layers=2, heads=3, kv_heads=3, head_dim=10, tied=False)
     with torch.device("meta"):
         model = Decoder(config)
-    assert sorted(tuple(p.shape) for p in model.parameters()) == sorted(tensor_shapes(config).values())
+    assert sorted(tuple(p.shape) for p in model.parameters()) == sorted(file_shapes(config).values())
     assert sum(p.numel() for p in model.parameters()) == config.parameters

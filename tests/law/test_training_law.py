@@ -14,7 +14,7 @@ from burnish.errors import BudgetNotMet
 from burnish.measure import observe
 from burnish.mesh import Mesh
 from burnish.models.decoder import Decoder
-from burnish.models.layers import Rotary
+from burnish.models.rotary import Rotary
 from burnish.ops import recompute
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load
@@ -184,5 +184,5 @@ def test_angles_that_a_checkpointed_layer_hides_are_noticed(monkeypatch: pytest.
 
 @pytest.mark.sabotage
 def test_a_last_product_kept_for_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recompute, "_last_linear", lambda module: None)
+    monkeypatch.setattr(recompute, "_last_matrix", lambda module: None)
     assert breaks_the_law("selective")

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from burnish.config import ModelConfig
-from burnish.export.safetensors import file_names
+from burnish.export.safetensors import named_for_file
 from burnish.models.decoder import Decoder
 
 BASE = ModelConfig(vocab=101, hidden=48, ffn=80, layers=3, heads=6, kv_heads=2, max_positions=96, init_std=0.2)
@@ -29,8 +29,8 @@ def pair(config: ModelConfig, seed: int = 0) -> tuple[Decoder, LlamaForCausalLM]
             if parameter.dim() == 1:
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)), alpha=0.1)
     theirs = LlamaForCausalLM(LlamaConfig(**config.to_hf())).eval()
-    state = ours.state_dict()
-    theirs.load_state_dict({there: state[here] for here, there in file_names(config).items()})
+    state = named_for_file(ours, config)
+    theirs.load_state_dict(state | {"lm_head.weight": ours.head.weight.detach()})
     return ours, theirs
 
 

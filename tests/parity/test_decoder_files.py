@@ -10,15 +10,17 @@ from llama_pair import BASE, SHAPES, batch, pair, their_logits
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from burnish.export.check import check_export
-from burnish.export.safetensors import INDEX, SINGLE, file_names, load_folder, save_folder
+from burnish.export.safetensors import named_for_file, save_folder
+from burnish.layout import INDEX, SINGLE
+from burnish.load.model import load_folder
 
 shapes = pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES.keys())
 
 
 def same_weights(ours, theirs, config) -> None:
     wanted = theirs.state_dict()
-    for here, there in file_names(config).items():
-        assert torch.equal(ours.state_dict()[here], wanted[there]), here
+    for name, tensor in named_for_file(ours, config).items():
+        assert torch.equal(tensor, wanted[name]), name
 
 
 @shapes

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from llama_pair import BASE, LENGTHS, SHAPES, batch, pair, real_prompts, their_logits
 
 from burnish.config import ModelConfig
-from burnish.export.safetensors import file_names
-from burnish.models import decoder, layers
+from burnish.models import decoder, layers, rotary
+from burnish.models.attention import Pattern
 from burnish.models.cache import KVCache
-from burnish.models.layers import Pattern
 from burnish.serve.generate import generate, unpadded
 from burnish.serve.sampling import Sampling
+from burnish.tensors import links
 
 CLOSE = 1e-4
 shapes = pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES.keys())
@@ -98,8 +98,8 @@ def test_gradients_equal_transformers(config):
     ids, _ = batch(config)
     for logits in (ours.logits(ours(ids)), their_logits(theirs, ids)):
         F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
-    names = file_names(config)
     wanted = dict(theirs.named_parameters())
+    names = {link.ours[0]: link.theirs[0] for link in links(config)}
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, wanted[names[name]].grad, rtol=1e-4, atol=1e-5, msg=name)
@@ -127,9 +127,9 @@ def test_flt_099_a_padded_batch_becomes_prompts(side):
 
 
 def _wrong_rotary(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = layers._turn
+    right = rotary._turn
     monkeypatch.setattr(
-        layers, "_turn", lambda x, cos, sin: right(x, cos, -sin) if x.shape[2] == 2 else right(x, cos, sin)
+        rotary, "_turn", lambda x, cos, sin: right(x, cos, -sin) if x.shape[2] == 2 else right(x, cos, sin)
     )
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from llama_pair import BASE, pair
 
 from burnish.models import decoder
-from burnish.models.layers import Pattern, Run, packed_runs
+from burnish.models.attention import Pattern, Run, packed_runs
 
 LENGTH = 16
 SEGMENTS = ((16,), (16,), (5, 8, 3), (16,), (1, 15))

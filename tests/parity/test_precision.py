@@ -13,8 +13,8 @@ from burnish import runnable
 from burnish.apply import apply
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
+from burnish.models.attention import check_attention
 from burnish.models.decoder import Decoder
-from burnish.models.layers import check_attention
 from burnish.ops.master_weights import LossScale, MasterWeights
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load

@@ -9,9 +9,11 @@ from torch.utils.checkpoint import checkpoint
 
 from burnish.config import ModelConfig
 from burnish.models import layers
+from burnish.models.attention import Pattern, attend, check_attention
 from burnish.models.cache import KVCache
 from burnish.models.decoder import Decoder
-from burnish.models.layers import Pattern, RMSNorm, attend, check_attention, gated_silu, rotary_angles, rotate
+from burnish.models.layers import RMSNorm, gated_silu
+from burnish.models.rotary import rotary_angles, rotate
 
 SHAPE = ModelConfig(vocab=101, hidden=48, ffn=80, layers=2, heads=6, kv_heads=2, head_dim=16, init_std=0.2)
 ROWS, LENGTH = 3, 17

@@ -13,7 +13,9 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.export import folder as folder_module
 from burnish.export import safetensors as files
-from burnish.export.safetensors import SINGLE, load_folder, materialise, save_folder
+from burnish.export.safetensors import save_folder
+from burnish.layout import SINGLE
+from burnish.load.model import load_folder, materialise
 from burnish.models.decoder import Decoder
 
 TIED = ModelConfig(vocab=37, hidden=24, ffn=40, layers=2, heads=3, kv_heads=1, max_positions=32, bos=0, eos=0)

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.export.check import check_tokenizer
-from burnish.export.safetensors import INDEX, SINGLE, load_folder, save_folder
+from burnish.export.safetensors import save_folder
+from burnish.layout import INDEX, SINGLE
+from burnish.load.model import load_folder
 from burnish.models.decoder import Decoder
 
 CONFIG = ModelConfig(vocab=37, hidden=24, ffn=40, layers=2, heads=3, kv_heads=1, max_positions=32, eos=0)

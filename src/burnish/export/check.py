@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from burnish.data.tokenizer import END_OF_TEXT, Tokenizer
-from burnish.export.safetensors import load_folder
 from burnish.export.tokenizer import check_tokenizer
+from burnish.load.model import load_folder
 from burnish.models.decoder import Decoder
 from burnish.serve.generate import complete
 from burnish.serve.sampling import Sampling

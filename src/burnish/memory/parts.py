@@ -14,12 +14,12 @@ from burnish.architecture import Architecture
 from burnish.describe import Shapes, describe
 from burnish.memory.sizes import Sizes
 from burnish.mesh import N, pick
-from burnish.work import COLUMN, EXPERT, ROW, TOKENS, Block, Bytes, Op
+from burnish.work import COLUMN, EXPERT, HEADS, ROW, TOKENS, Block, Bytes, Op
 
 # Classes: divided by tensor-parallel ranks; whole on each of them (or by tokens, with sequence parallelism); tokens sent
 # to experts.
 TENSOR, WHOLE, ROUTED = "tensor", "whole", "routed"
-CLASS = {COLUMN: TENSOR, ROW: TENSOR, TOKENS: WHOLE, EXPERT: EXPERT}
+CLASS = {COLUMN: TENSOR, ROW: TENSOR, HEADS: WHOLE, TOKENS: WHOLE, EXPERT: EXPERT}
 STATISTIC_BYTES = 4
 
 
@@ -77,17 +77,13 @@ def _part(block: Block, model: Architecture, sizes: Sizes, width: Bytes) -> Part
     adapted: N = 0
     scores: N = 0
     for op in block.ops:
-        where = CLASS[op.split] if op.group != "experts" else EXPERT
         for shape in op.shapes:
-            count = _product(shape)
+            where, count = _class_of(op, shape), _product(shape)
             parameters[where] = parameters[where] + count
-            if op.group in ("matmul", "experts", "router"):
+            if op.group in ("matmul", "experts", "router") and len(shape) > 1:
                 adapted = adapted + (shape[0] + shape[1]) * (op.group == "matmul")
             else:
                 tables = tables + count
-        for name, count in _biases(op, model).items():
-            parameters[name] = parameters[name] + count
-            tables = tables + count
         for saved in op.saved:
             kind = ROUTED if saved.name == ROUTED else CLASS[saved.split]
             size = STATISTIC_BYTES if saved.role == "statistic" else sizes.activation
@@ -125,12 +121,11 @@ def _product(shape: tuple[N, ...]) -> N:
     return count
 
 
-def _biases(op: Op, model: Architecture) -> dict[str, N]:
-    """GPT-2's layers have a bias beside each matrix, its norms one beside each scale."""
-    if not op.shapes or op.group in ("experts", "router"):
-        return {}
-    where = TENSOR if op.split == COLUMN else WHOLE
-    return {where: model.layer_norm * op.shapes[0][0]}
+def _class_of(op: Op, shape: tuple[N, ...]) -> str:
+    """What divides a parameter; the bias of a product whose inputs are divided is whole on every rank."""
+    if op.group == "experts":
+        return EXPERT
+    return WHOLE if op.split == ROW and len(shape) == 1 else CLASS[op.split]
 
 
 def _needed(op: Op, sizes: Sizes) -> N:

@@ -56,6 +56,7 @@ class KVCache:
         keys, values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         self.layers = [LayerCache(k, v) for k, v in zip(keys, values, strict=True)]
         self.real_BL = torch.zeros(batch, length, dtype=torch.bool, device=device)
+        self.positions_BL = torch.zeros(batch, length, dtype=torch.long, device=device)
         self.count_B = torch.zeros(batch, dtype=torch.long, device=device)  # real tokens so far: the next position
         self.used = 0
         self.padded = False
@@ -75,18 +76,27 @@ class KVCache:
         steps = torch.arange(1, count + 1, device=self.count_B.device) if mask_BS is None else mask_BS.long().cumsum(1)
         positions_BS = (self.count_B[:, None] + steps - 1).clamp(min=0)
         self.real_BL[:, self.used : end] = True if mask_BS is None else mask_BS
+        self.positions_BL[:, self.used : end] = positions_BS
         self.padded |= mask_BS is not None
         self.count_B = self.count_B + (count if mask_BS is None else mask_BS.sum(1))
         self.used = end
         return positions_BS
 
-    def visible(self, count: int) -> tuple[bool, Tensor | None]:
-        """What the last `count` positions may see: (causal, mask [B, 1, count, used] or None when none is needed)."""
-        if not self.padded and count == self.used:
+    def visible(self, count: int, window: int = 0) -> tuple[bool, Tensor | None]:
+        """What the last `count` positions may see: (causal, mask [B or 1, 1, count, used] or None when none is needed).
+
+        A `window` hides keys whose position lies that far or farther before the query's; 0 hides none.
+        """
+        short = not 0 < window < self.used
+        if short and not self.padded and count == self.used:
             return True, None  # the first read of whole rows
-        if not self.padded and count == 1:
+        if short and not self.padded and count == 1:
             return False, None  # one new token sees everything
         column = torch.arange(self.used, device=self.real_BL.device)
         query = column[self.used - count :, None]
         seen = (column <= query) & self.real_BL[:, None, None, : self.used]
+        if not short:
+            at = self.positions_BL[:, None, : self.used]
+            far = at[:, :, self.used - count :, None] - at[:, :, None, :] >= window
+            seen = seen & ~far
         return False, seen | (column == query)  # a pad sees itself: no row of the softmax is empty

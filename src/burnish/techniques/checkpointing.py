@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from burnish.train.step import Trainable
 
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+PRODUCTS = ("matmul", "router", "experts")  # operations that are matrix products
 RETURNED = ("output", "log-sum-exp")  # what attention gives back, of all that it saves
 
 
@@ -124,7 +125,7 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
             blocks.append(block)
             continue
         plain, chosen, full = _counts(config, work, mesh, int(block.layers))
-        kinds = ((plain, lambda b: b), (chosen, lambda b: _selected(b, work.tokens)), (full, _recomputed))
+        kinds = ((plain, lambda b: b), (chosen, lambda b: _selected(b)), (full, _recomputed))
         blocks += [change(replace(block, layers=n)) for n, change in kinds if np.any(n)]
     return replace(work, blocks=tuple(blocks))
 
@@ -155,15 +156,15 @@ def _recomputed(block: Block) -> Block:
 
 def _last_product(block: Block) -> int:
     """Where the last matrix product of a layer stands."""
-    return max(k for k, op in enumerate(block.ops) if op.group == "matmul")
+    return max(k for k, op in enumerate(block.ops) if op.group in PRODUCTS)
 
 
-def _selected(block: Block, tokens: N) -> Block:
+def _selected(block: Block) -> Block:
     """One kind of layer that keeps what its products and its attention give; the last product's output nobody needs."""
     kept: dict[str, tuple[Saved, ...]] = {}
     for op in block.ops[: _last_product(block)]:
-        if op.group == "matmul":
-            kept[op.name] = (Saved("output", ACTIVATION, tokens * op.shapes[0][0]),)
+        if op.group in PRODUCTS and op.shapes:
+            kept[op.name] = (Saved("output", ACTIVATION, op.made),)
         elif op.group == "attention":
             kept[op.name] = tuple(saved for saved in op.saved if saved.name in RETURNED)
     return _kept(block, kept)

@@ -21,7 +21,7 @@ import numpy as np
 from burnish.errors import UserError
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
-from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, ROW, Block, Comm, Op, Saved, Work
+from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, HEADS, ROW, Block, Comm, Op, Saved, Work
 
 PLAN_ONLY = True
 OPENS = {"q": BACKWARD, "up": BACKWARD, "mixer_in": BACKWARD, "shared_up": BACKWARD}  # pairs, in backward
@@ -82,7 +82,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
     tokens = 1 + (mesh.tp - 1) * sequence
 
     def divide(op: Op, block: Block) -> Op:
-        by = {COLUMN: mesh.tp, ROW: mesh.tp, EXPERT: 1}.get(op.split, tokens)
+        by = {COLUMN: mesh.tp, ROW: mesh.tp, HEADS: mesh.tp, EXPERT: 1}.get(op.split, tokens)
         kept = tuple(_kept(saved, mesh.tp, tokens) for saved in op.saved)
         return replace(
             op,
@@ -165,7 +165,7 @@ def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
 
 def _repeated(op: Op, whole: Op, owned: N) -> Op:
     """A key or value projection of a rank that holds one of `owned` different parts."""
-    shapes = tuple((shape[0] // owned, shape[1]) for shape in whole.shapes)
+    shapes = tuple((shape[0] // owned, *shape[1:]) for shape in whole.shapes)
     flops, backward = whole.flops // owned, whole.backward // owned
     return replace(op, shapes=shapes, flops=flops, backward=backward, made=whole.made // owned)
 
