@@ -143,12 +143,13 @@ def _read(file: Path, version: tuple[int, ...], name: str, entry: _Entry) -> Ten
 
     check_readable(file, name, entry.format)
     made = torch.empty(prod(entry.shape), dtype=getattr(torch, entry.format))
+    into: Any = made.view(torch.uint8).numpy()
     try:
         with file.open("rb") as stream:
             if _version(stream.fileno()) != version:
                 raise UserError(f"{file}: was changed while it was being read; start again")
             stream.seek(entry.start)
-            got = stream.readinto(memoryview(made.view(torch.uint8).numpy())) if made.numel() else 0
+            got = stream.readinto(into) if made.numel() else 0
     except OSError as error:
         raise UserError(f"{file}: {name} cannot be read ({error.strerror or error})") from None
     if got != entry.end - entry.start:
