@@ -10,6 +10,7 @@ import typer
 
 from burnish import __version__, streams
 from burnish.cli_hardware import hardware
+from burnish.cli_models import register as register_models
 from burnish.cli_plan import plan, verb
 from burnish.errors import BurnishError, UserError
 
@@ -35,6 +36,7 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 
 app.command("plan")(verb(plan))
+register_models(app)
 
 
 @app.command()

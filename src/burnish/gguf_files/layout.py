@@ -56,6 +56,15 @@ def family_of(config: Mapping[str, Any], where: str) -> Architecture:
     raise UserError(f"{where}: model_type {kind!r} has no GGUF file here; these have: {known}")
 
 
+def complete(family: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with the family's defaults for what it leaves out, each setting under its first key."""
+    full = family.defaults | {key: value for key, value in config.items() if value is not None}
+    for setting in family.settings:
+        if setting.also in full:
+            full.setdefault(setting.config, full[setting.also])
+    return full
+
+
 def whole_number(value: Any, key: str, where: str) -> int:
     """`value` as a size. Raises UserError naming the key."""
     if type(value) is not int or not 0 < value < _MOST:
@@ -66,7 +75,7 @@ def whole_number(value: Any, key: str, where: str) -> int:
 
 def sizes(family: Architecture, config: Mapping[str, Any], where: str) -> dict[str, int]:
     """Sizes by the names that the tables use. Raises UserError naming the key that is missing or no size."""
-    full = family.defaults | {key: value for key, value in config.items() if value is not None}
+    full = complete(family, config)
     found = {"vocab": whole_number(full.get("vocab_size"), "vocab_size", where)}
     for setting in family.settings:
         if setting.size and (setting.required or full.get(setting.config) is not None):

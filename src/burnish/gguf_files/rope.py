@@ -46,18 +46,18 @@ def to_settings(scaling: Mapping[str, Any] | None, kinds: Sequence[str], positio
     """Keys of the metadata, after the architecture's prefix. Raises UserError for what llama.cpp has no key for."""
     if scaling is None:
         return {}
-    kind, factor = scaling["rope_type"], scaling.get("factor")
+    kind = scaling["rope_type"]
     if kind not in kinds:
         raise UserError(
             f"{where}: rope_scaling of the type {kind!r}; GGUF files have {', '.join(kinds) or 'none'} here"
         )
-    if type(factor) not in (int, float) or not 0 < float(factor) < math.inf:
-        raise UserError(f"{where}: rope_scaling.factor is {factor!r}; a number above 0 is needed")
-    original = scaling.get("original_max_position_embeddings") or positions
+    factor = positive(scaling, "factor", f"{where}: rope_scaling")
+    known = {"original_max_position_embeddings": positions} | dict(scaling)
+    original = int(positive(known, "original_max_position_embeddings", f"{where}: rope_scaling"))
     if kind == "llama3":
         _llama3(scaling, where)
         return {PREFIX + "original_context_length": original}
-    found = {PREFIX + "type": kind, PREFIX + "factor": float(factor)}
+    found = {PREFIX + "type": kind, PREFIX + "factor": factor}
     if kind == "linear":
         return found
     odd = [key for key, usual in _YARN_ONLY.items() if scaling.get(key) not in (None, usual)]
@@ -67,13 +67,17 @@ def to_settings(scaling: Mapping[str, Any] | None, kinds: Sequence[str], positio
     return found | {PREFIX + "original_context_length": original}
 
 
+def positive(settings: Mapping[str, Any], key: str, where: str) -> float:
+    """A number above 0 that float32 holds. Raises UserError naming the key."""
+    value = settings.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.finfo(np.float32).max:
+        raise UserError(f"{where}: {key} is {str(value)[:40]}; a number above 0 is needed")
+    return float(value)
+
+
 def _llama3(scaling: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    values = [scaling.get(key) for key in keys]
-    for key, value in zip(keys, values, strict=True):
-        if type(value) not in (int, float) or not 0 < float(value) < math.inf:
-            raise UserError(f"{where}: rope_scaling.{key} is {value!r}; a number above 0 is needed")
-    factor, low, high, original = map(float, values)  # type: ignore[arg-type]
+    factor, low, high, original = (positive(scaling, key, f"{where}: rope_scaling") for key in keys)
     if low >= high:
         raise UserError(
             f"{where}: rope_scaling.low_freq_factor is {low}; less than high_freq_factor ({high}) is needed"

@@ -11,7 +11,7 @@ import numpy as np
 from burnish.errors import UserError
 from burnish.gguf_files import rope
 from burnish.gguf_files.header import Header
-from burnish.gguf_files.layout import FACTORS, sizes, whole_number
+from burnish.gguf_files.layout import FACTORS, complete, sizes, whole_number
 from burnish.tables.gguf import FLOATS, QUANTIZATION_VERSION, STORAGES, WRITTEN
 from burnish.tables.gguf_families import FAMILIES, NEUTRAL, Architecture, Setting
 
@@ -141,27 +141,27 @@ def write_config(config: Mapping[str, Any], family: Architecture, form: str, whe
 
     Raises UserError for a setting that is missing, or that says something no key of the format can say.
     """
-    full = family.defaults | {key: value for key, value in config.items() if value is not None}
+    full = complete(family, config)
     for key, meant in family.fixed.items():
         if full.get(key, meant) != meant:
             raise UserError(f"{where}: {key} is {full[key]!r}; a GGUF file of {family.model_type} means {meant!r}")
-    found, theta = sizes(family, config, where), None
+    found, scaling = sizes(family, config, where), None
     written: list[Field] = [("general.type", "string", "model"), ("general.file_type", "u32", WRITTEN[form].file_type)]
     if STORAGES[form].block > 1:
         written.append(("general.quantization_version", "u32", QUANTIZATION_VERSION))
     if family.rotary:
-        theta, scaling = rope.of_config(full)
-        full["rope_theta"] = theta
+        theta, scaling = rope.of_config(config)
+        full["rope_theta"] = theta or full["rope_theta"]
         full["sliding_window"] = _window(full, family, where)
     for setting in family.settings:
         value = found[setting.size] if setting.size else full.get(setting.config)
         if value is None and not setting.required:
             continue
         if setting.type == "u32":
-            whole_number(value, setting.config, where)
-        elif type(value) not in (int, float) or not 0 < float(value) < math.inf:
-            raise UserError(f"{where}: {setting.config} is {value!r}; a number above 0 is needed")
-        written.append((f"{family.gguf}.{setting.key}", setting.type, float(value) if setting.type == "f32" else value))
+            value = whole_number(value, setting.config, where)
+        else:
+            value = rope.positive(full, setting.config, where)
+        written.append((f"{family.gguf}.{setting.key}", setting.type, value))
     if family.rotary:
         written.append((f"{family.gguf}.attention.value_length", "u32", found["head_dim"]))
         written.append((f"{family.gguf}.rope.dimension_count", "u32", found["head_dim"]))

@@ -13,7 +13,8 @@ from typing import Any
 class Setting:
     """A key of the metadata (after the architecture's prefix) and of config.json. `type` is u32 or f32.
 
-    `size` is what sizes of tensors call it. A setting that is not `required` may be missing from the metadata.
+    `size` is what sizes of tensors call it. A setting that is not `required` may be missing from the metadata. `also`:
+    another key that newer checkpoints have for the same.
     """
 
     key: str
@@ -21,6 +22,7 @@ class Setting:
     type: str = "u32"
     size: str = ""
     required: bool = True
+    also: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,14 @@ class Matrix:
     order: str = ""
     only_if: str = ""
     whole: bool = False
+
+
+_DEFAULTS: dict[str, Any] = {
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 2048,
+}
 
 
 @dataclass(frozen=True)
@@ -60,9 +70,6 @@ class Architecture:
     defaults: dict[str, Any] = field(default_factory=lambda: dict(_DEFAULTS))
     ropes: tuple[str, ...] = ("linear", "yarn")
     rotary: bool = True
-
-
-_DEFAULTS = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
 
 
 _SETTINGS = (
@@ -97,7 +104,7 @@ def _attention(turned: bool, bias: str | None, output_bias: str | None) -> tuple
     """Its tensors. `bias`: the flag that biases hang on, empty where there always are some, None where there are none."""
     here, there = "blk.{i}.attn_", "model.layers.{i}.self_attn."
     q, k = ("q", "k") if turned else ("", "")
-    found = (
+    found: tuple[Matrix, ...] = (
         Matrix(here + "q.weight", there + "q_proj.weight", ("q", "hidden"), q),
         Matrix(here + "k.weight", there + "k_proj.weight", ("kv", "hidden"), k),
         Matrix(here + "v.weight", there + "v_proj.weight", ("kv", "hidden")),
@@ -239,7 +246,7 @@ FAMILIES = (
         "Qwen3MoeForCausalLM",
         (
             *_SETTINGS,
-            Setting("expert_count", "num_experts", size="experts"),
+            Setting("expert_count", "num_experts", size="experts", also="num_local_experts"),
             Setting("expert_used_count", "num_experts_per_tok"),
             Setting("expert_feed_forward_length", "moe_intermediate_size", size="expert_ffn"),
         ),
@@ -251,6 +258,7 @@ FAMILIES = (
         | {"use_sliding_window": False, "attention_bias": False, "norm_topk_prob": True}
         | {"decoder_sparse_step": 1, "mlp_only_layers": []},
         flags=_UNTIED,
+        defaults=_DEFAULTS | {"norm_topk_prob": False},
     ),
     Architecture(
         "gpt2",

@@ -1,0 +1,50 @@
+"""Fetching a model by name, and what a person is told of it: where it lies, its licence, its caveat, what to do next."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from burnish.errors import UserError, nearest
+from burnish.load.hub import parse, snapshot
+from burnish.load.wheels import Progress, fetched, model_named, shipped_models
+
+WIDE, LABEL = 80, 9
+
+
+def fetch(name: str, check: bool = False, progress: Progress | None = None) -> Iterator[str]:
+    """Lines about a model that is then there. Raises UserError where it cannot be had, naming the nearest name."""
+    if name in shipped_models():
+        return _shipped(name, fetched(name, check=check, progress=progress))
+    if asked := parse(name):
+        return _hub(name, snapshot(*asked, renew=check))
+    raise UserError(f"fetch {name!r}: {nearest(name, shipped_models())}; or ORG/NAME[@REVISION] of the hub")
+
+
+def _shipped(name: str, place: Path) -> Iterator[str]:
+    about = model_named(name)
+    yield from _line("model:", about.about)
+    yield from _line("where:", str(place))
+    yield from _line("licence:", about.licence)
+    yield from _line("note:", about.caveat)
+    yield from _following(about.next)
+
+
+def _hub(name: str, place: Path) -> Iterator[str]:
+    yield from _line("model:", f"{name} of the Hugging Face hub")
+    yield from _line("where:", str(place))
+    yield from _line("licence:", "as its page at the hub says; read it before you use or pass on the model")
+    yield from _following((f"burnish inspect {name}",))
+
+
+def _following(commands: tuple[str, ...]) -> Iterator[str]:
+    for number, command in enumerate(commands):
+        yield f"{'next:' if not number else '':<{LABEL}}{command}"
+
+
+def _line(label: str, text: str) -> list[str]:
+    indent = " " * LABEL
+    return textwrap.wrap(
+        text, WIDE, initial_indent=f"{label:<{LABEL}}", subsequent_indent=indent, break_long_words=False
+    )
