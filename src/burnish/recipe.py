@@ -25,14 +25,22 @@ LARGEST_SEED = 2**63 - 1  # what a 64-bit signed integer holds: torch, numpy and
 
 
 class Data(Section):
-    """Texts to learn from and to be judged on. Paths are files or folders; `asset:` names come with the package."""
+    """Texts to learn from and to be judged on. Paths are files or folders; `asset:` names come with the package.
+
+    `format` chat reads conversations: `loss` says whose words are learned, `template` (a .jinja file) how they are written.
+    """
 
     train: tuple[str, ...]
     heldout: tuple[str, ...] = ()
     heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    tokenizer: str | None = None  # a tokenizer.json; None trains a byte-level BPE of model.vocab on `train`
+    tokenizer: str | None = (
+        None  # a tokenizer.json; None: that of train.init, else a BPE of model.vocab learned on `train`
+    )
     seq: int = Field(default=512, ge=2)
     text_field: str = "text"
+    format: Literal["text", "chat"] = "text"
+    template: str | None = None  # None: the one that comes with the tokenizer
+    loss: Literal["assistant", "all"] = "assistant"  # of a chat; of text all is learned
 
     @field_validator("train", "heldout", mode="before")
     @classmethod
@@ -243,6 +251,12 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
         refuse("schedule.kind wsd needs schedule.decay_steps of at least 1")
     if shared := set(data.train) & set(data.heldout):
         refuse(f"data.heldout: {sorted(shared)[0]!r} is also in data.train; a text cannot be both")
+    if data.format == "text" and data.template is not None:
+        refuse("data.template writes conversations, and data.format is text; set data.format=chat or leave it out")
+    if data.format == "chat" and data.tokenizer is None and train.init is None:
+        refuse(
+            "data.format chat needs a model's tokenizer and template; name its folder in train.init or data.tokenizer"
+        )
     if wrong := _parallel(parallel, data.seq):
         refuse(wrong)
 

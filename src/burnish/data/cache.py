@@ -1,9 +1,10 @@
 """Token cache: text is tokenized once into one memory-mapped file named by the hash of what went into it.
 
 File: a header block of fixed size (JSON, padded with spaces), the framed tokens (uint16 where the vocabulary allows,
-else uint32), then two int64 arrays with one entry a document: tokens, UTF-8 bytes. The header names the lengths and the
-sha256 of all that follows, so a truncated or damaged file is found and built again. A file is written under a name of
-its own and moved into place, so two processes at once at worst do the same work twice.
+else uint32), for a chat one byte a token that says whether it is learned, then two int64 arrays with one entry a document:
+tokens, UTF-8 bytes. The header names the lengths and the sha256 of all that follows, so a truncated or damaged file is found
+and built again. A file is written under a name of its own and moved into place, so two processes at once at worst do the
+same work twice.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from burnish.data.packing import Corpus
-from burnish.data.text import Texts
-from burnish.data.tokenizer import Tokenizer
+from burnish.data.tokenizer import Framed
 from burnish.errors import UserError
 
 FORMAT = 1
@@ -31,6 +31,27 @@ _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.(?P<writer>\d+)\.[0-9a-f]{8}")
 _OLD_SECONDS = 3600  # a writer that lives writes more often
 _HEADER_BYTES = 4096  # a page, so that the tokens start aligned
 Progress = Callable[[int, int], None]
+
+
+class Documents(Protocol):
+    """Texts or conversations, and the name of their content."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    def count(self) -> int: ...
+    def documents(self) -> Iterable[Any]: ...
+
+
+class Encoder(Protocol):
+    """What makes tokens of such documents."""
+
+    eos: int
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def vocab(self) -> int: ...
+    def framed(self, documents: Iterable[Any]) -> Iterator[Framed]: ...
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -42,13 +63,13 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".cache" / "burnish"
 
 
-def cache_key(texts: Texts, tokenizer: Tokenizer) -> str:
+def cache_key(texts: Documents, tokenizer: Encoder) -> str:
     """Name of the entry: content of the text, the tokenizer, and the version of this format."""
     return hashlib.sha256(f"{FORMAT}\n{texts.fingerprint}\n{tokenizer.fingerprint}".encode()).hexdigest()
 
 
 def tokenized(
-    texts: Texts, tokenizer: Tokenizer, folder: Path | None = None, progress: Progress | None = None
+    texts: Documents, tokenizer: Encoder, folder: Path | None = None, progress: Progress | None = None
 ) -> Corpus:
     """The framed tokens of `texts`, from the cache when it holds them whole, else tokenized now and kept.
 
@@ -74,16 +95,19 @@ def _opened(path: Path, eos: int) -> Corpus | None:
             header: dict[str, Any] = json.loads(stream.read(_HEADER_BYTES))
             whole = hashlib.file_digest(stream, "sha256").hexdigest() == header["sha256"]
         dtype, tokens, documents = np.dtype(header["dtype"]), int(header["tokens"]), int(header["documents"])
-        expected = _HEADER_BYTES + tokens * dtype.itemsize + 2 * documents * np.dtype(np.int64).itemsize
+        masked = bool(header.get("learned", False))
+        tail_at = _HEADER_BYTES + tokens * (dtype.itemsize + masked)
+        expected = tail_at + 2 * documents * np.dtype(np.int64).itemsize
         whole = whole and path.stat().st_size == expected and tokens > 0
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not whole:
         return None
     mapped = np.memmap(path, dtype=dtype, mode="r", offset=_HEADER_BYTES, shape=(tokens,))
-    tail = np.fromfile(path, dtype=np.int64, offset=_HEADER_BYTES + tokens * dtype.itemsize, count=2 * documents)
+    learned = np.memmap(path, dtype=np.bool_, mode="r", offset=tail_at - tokens, shape=(tokens,)) if masked else None
+    tail = np.fromfile(path, dtype=np.int64, offset=tail_at, count=2 * documents)
     lengths, sizes = tail[:documents], tail[documents:]
-    return Corpus(mapped, np.cumsum(lengths) - lengths, lengths, sizes, eos)
+    return Corpus(mapped, np.cumsum(lengths) - lengths, lengths, sizes, eos, learned)
 
 
 def _clear(folder: Path) -> None:
@@ -105,7 +129,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _build(path: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> None:
+def _build(path: Path, texts: Documents, tokenizer: Encoder, progress: Progress | None) -> None:
     temporary = path.with_name(f".{path.stem[:16]}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,24 +148,28 @@ def _build(path: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | 
             temporary.unlink()
 
 
-def _write(stream: BinaryIO, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> None:
+def _write(stream: BinaryIO, texts: Documents, tokenizer: Encoder, progress: Progress | None) -> None:
     dtype = np.dtype("<u2" if tokenizer.vocab <= 1 << 16 else "<u4")
     lengths, sizes = [], []
+    masks: list[bytes] = []
     digest = hashlib.sha256()
     total = texts.count() if progress else 0
     stream.write(b" " * _HEADER_BYTES)
-    for ids, size in tokenizer.encode_documents(texts.documents()):
-        framed = np.concatenate([[tokenizer.eos], ids, [tokenizer.eos]]).astype(dtype).tobytes()
+    for ids, size, learned in tokenizer.framed(texts.documents()):
+        framed = ids.astype(dtype).tobytes()
         digest.update(framed)
         stream.write(framed)
-        lengths.append(len(ids) + 2)
+        lengths.append(len(ids))
         sizes.append(size)
+        if learned is not None:
+            masks.append(learned.tobytes())
         if progress:
             progress(len(lengths), total)
-    tail = np.array([lengths, sizes], dtype="<i8").tobytes()
+    tail = b"".join(masks) + np.array([lengths, sizes], dtype="<i8").tobytes()
     digest.update(tail)
     stream.write(tail)
     header = {"format": FORMAT, "dtype": dtype.str, "tokens": sum(lengths), "documents": len(lengths)}
-    header |= {"text_bytes": sum(sizes), "eos": tokenizer.eos, "sha256": digest.hexdigest()}
+    header |= {"text_bytes": sum(sizes), "eos": tokenizer.eos, "learned": bool(masks)}
+    header["sha256"] = digest.hexdigest()
     stream.seek(0)
     stream.write(json.dumps(header).encode().ljust(_HEADER_BYTES))

@@ -53,6 +53,8 @@ def scored_pairs(corpus: Corpus) -> tuple[Ids, Ids]:
     tokens = np.asarray(corpus.stream[where], dtype=np.int64)
     predicted = np.ones(len(tokens), dtype=bool)
     predicted[starts] = False
+    if corpus.learned is not None:
+        predicted &= corpus.learned[where]
     at = np.flatnonzero(predicted)
     return tokens[at - 1], tokens[at]
 

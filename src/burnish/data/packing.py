@@ -1,8 +1,9 @@
 """Packing: documents laid end to end and cut into rows, so that no position is wasted and no document sees another.
 
-A document is [eos] + tokens + [eos]. The stream of all documents is cut every `seq` inputs; labels are the inputs moved
-by one. The label that would be the next document's leading eos is IGNORED, so each token but a leading eos is predicted
-exactly once. Positions restart at 0 in every piece (the part of one document that lies in one row).
+A document of text is [eos] + tokens + [eos], one of a chat what its template wrote. The stream of all documents is cut
+every `seq` inputs; labels are the inputs moved by one. The label that would be the next document's first token is IGNORED,
+so each token but a first one is predicted exactly once; where a corpus says which tokens are learned, all other labels are
+IGNORED too. Positions restart at 0 in every piece (the part of one document that lies in one row).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Corpus:
     """Framed documents inside one token stream (often a memory map); nothing is copied to select some of them.
 
     Document d is `stream[begins[d] : begins[d] + lengths[d]]`. `text_bytes[d]` is the UTF-8 length of the text that its
-    predicted tokens spell.
+    predicted tokens spell. `learned`, as long as the stream, says which tokens are labels; None says all but first ones.
     """
 
     stream: NDArray[np.unsignedinteger]
@@ -29,6 +30,7 @@ class Corpus:
     lengths: Ids
     text_bytes: Ids
     eos: int
+    learned: NDArray[np.bool_] | None = None
 
     @property
     def documents(self) -> int:
@@ -37,8 +39,11 @@ class Corpus:
 
     @property
     def predicted(self) -> int:
-        """Tokens that are a label in one epoch: all but each document's first."""
-        return int((self.lengths - 1).sum())
+        """Tokens that are a label in one epoch."""
+        if self.learned is None:
+            return int((self.lengths - 1).sum())
+        spans = zip(self.begins, self.lengths, strict=True)
+        return sum(int(np.count_nonzero(self.learned[at + 1 : at + length])) for at, length in spans)
 
     @property
     def total_bytes(self) -> int:
@@ -106,5 +111,8 @@ class Rows:
         if ends[-1] > high:  # the row's last document goes on
             labels[filled - 1] = self.corpus.stream[where[-1] + 1]
         labels[ends[ends <= high] - 1 - low] = IGNORED
+        if self.corpus.learned is not None:  # the token after `where` is its label unless its document ends there
+            counted = np.append(where[1:], where[-1] + 1) if ends[-1] > high else where[1:]
+            labels[: len(counted)][~self.corpus.learned[counted]] = IGNORED
         pieces = tuple(int(n) for n in lengths)
         return Row(ids, labels, positions, pieces if filled == self.seq else (*pieces, self.seq - filled))

@@ -101,9 +101,10 @@ def _regular(path: Path) -> Path:
 
 
 def _asset(name: str) -> list[Path]:
-    """Package data: a collection (`austen`) or one text of it (`austen/emma`)."""
+    """Package data: a collection (`austen`) or one file of it (`austen/emma`)."""
     root = Path(str(package_files("burnish") / "assets"))
-    known = {f"{p.parent.name}/{p.name.removesuffix('.txt.gz')}": p for p in sorted(root.glob("*/*.txt.gz"))}
+    kept = sorted(path for path in root.glob("*/*") if _kind(path) in (".txt.gz", ".jsonl"))
+    known = {f"{path.parent.name}/{path.name.removesuffix(str(_kind(path)))}": path for path in kept}
     chosen = [path for key, path in known.items() if name in (key, path.parent.name)]
     if not chosen:
         names = {*known, *(path.parent.name for path in known.values())}
@@ -151,22 +152,26 @@ def _decode(raw: bytes, where: str) -> str:
 
 
 def _jsonl(path: Path, field: str) -> Iterator[str]:
+    for where, record in json_lines(path):
+        if not isinstance(record, dict):
+            raise UserError(f"{where}: expected a JSON object with key {field!r}, found {json_name(record)}")
+        if field not in record:
+            raise UserError(f"{where}: no key {field!r} (data.text_field); {nearest(field, record)}")
+        if not isinstance(record[field], str):
+            raise UserError(f"{where}: {field!r} must be a string, found {json_name(record[field])}")
+        check_unicode(record[field], where)
+        yield record[field]
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Each line that is not blank: file and line for messages, and what its JSON holds. Raises UserError naming both."""
     with _opened(path) as stream:
         for number, raw in enumerate(stream, start=1):
             where = f"{path}, line {number}"
             line = _decode(raw, where)
             if not line.strip():
                 continue
-            record = _parsed(line, where)
-            if not isinstance(record, dict):
-                raise UserError(f"{where}: expected a JSON object with key {field!r}, found {_json_name(record)}")
-            if field not in record:
-                raise UserError(f"{where}: no key {field!r} (data.text_field); {nearest(field, record)}")
-            if not isinstance(record[field], str):
-                raise UserError(f"{where}: {field!r} must be a string, found {_json_name(record[field])}")
-            if not record[field].isascii():
-                _check_unicode(record[field], where)
-            yield record[field]
+            yield where, _parsed(line, where)
 
 
 def _parsed(line: str, where: str) -> Any:
@@ -178,15 +183,17 @@ def _parsed(line: str, where: str) -> Any:
         raise UserError(f"{where}: not usable JSON ({str(error).splitlines()[0]})") from None
 
 
-def _check_unicode(text: str, where: str) -> None:
-    """JSON can escape half a surrogate pair, which no text holds."""
+def check_unicode(text: str, where: str) -> None:
+    """JSON can escape half a surrogate pair, which no text holds; raises UserError."""
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise UserError(f"{where}: holds half a surrogate pair, {text[error.start]!r}; it is not text") from None
 
 
-def _json_name(value: object) -> str:
+def json_name(value: object) -> str:
+    """What JSON calls a value, with its article."""
     if value is None:
         return "null"
     names = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "an array"}

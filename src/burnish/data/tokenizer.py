@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from burnish.data.batch import Ids
 from burnish.errors import MissingExtra, UserError
@@ -25,20 +26,35 @@ _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 _BATCH_CHARACTERS = 4_000_000  # bounds what one parallel call holds in memory
 
 
+class Framed(NamedTuple):
+    """A document as a model sees it: tokens, UTF-8 bytes that the learned ones spell, and which are learned.
+
+    The first token is never learned, having none before it; without a mask all the others are.
+    """
+
+    ids: Ids
+    size: int
+    learned: NDArray[np.bool_] | None = None
+
+
 class Tokenizer:
     """Text to ids and back. `eos` frames documents; text that spells a special token is encoded as plain text.
 
     Prompts alone are read as the files say: with the tokens that these add, and special tokens as such unless `plain`.
+    `settings` is the content of the `tokenizer_config.json` that it came with; without one no text is special.
     """
 
-    def __init__(self, inner: Any, where: str, eos: int | None = None, plain: bool = True) -> None:
+    def __init__(
+        self, inner: Any, where: str, eos: int | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self._inner = inner
         self._inner.no_padding()
         self._inner.no_truncation()
         self._json: str = inner.to_str()
         self._inner.encode_special_tokens = True
         self.where = where
-        self.plain = plain
+        self.settings = settings
+        self.plain = settings is None or bool(settings.get("split_special_tokens", False))
         self.eos = _end_of_text(inner, where) if eos is None else eos
         if not 0 <= self.eos < self.vocab:
             raise UserError(f"{where}: model.eos {eos} is outside its tokens 0..{self.vocab - 1}")
@@ -70,7 +86,6 @@ class Tokenizer:
 
         `eos` overrides the end-of-text token found by its usual names.
         """
-        tokenizers = _library()
         file = Path(path).expanduser()
         file = file / "tokenizer.json" if file.is_dir() else file
         try:
@@ -79,11 +94,18 @@ class Tokenizer:
             raise UserError(f"{file}: no such tokenizer file") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file}: not a tokenizer.json ({error})") from None
+        return cls.read(content, str(file), eos, _settings(file.with_name("tokenizer_config.json")))
+
+    @classmethod
+    def read(
+        cls, content: str, where: str, eos: int | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Tokenizer:
+        """One from the content of a `tokenizer.json`. Raises UserError naming `where` when it is not one."""
         try:
-            inner = tokenizers.Tokenizer.from_str(content)
+            inner = _library().Tokenizer.from_str(content)
         except Exception as error:  # the library raises bare Exception
-            raise UserError(f"{file}: not a tokenizer.json ({str(error).splitlines()[0]})") from None
-        return cls(inner, str(file), eos, _plain(file.with_name("tokenizer_config.json")))
+            raise UserError(f"{where}: not a tokenizer.json ({str(error).splitlines()[0]})") from None
+        return cls(inner, where, eos, settings)
 
     def to_json(self) -> str:
         """The content of `tokenizer.json`."""
@@ -131,6 +153,34 @@ class Tokenizer:
             for text, one in zip(batch, encoded, strict=True):
                 yield np.array(one.ids, dtype=np.int64), len(text.encode())
 
+    def framed(self, documents: Iterable[str]) -> Iterator[Framed]:
+        """Each document between two eos."""
+        for ids, size in self.encode_documents(documents):
+            yield Framed(np.concatenate([[self.eos], ids, [self.eos]]), size)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The special tokens as they are spelled, with their ids."""
+        return {added["content"]: int(added["id"]) for added in self._content["added_tokens"] if added["special"]}
+
+    def with_stand_ins(self, stand_ins: Mapping[str, str]) -> Any:
+        """The library's tokenizer, for which no text is special, but each value of `stand_ins` is a token of its own.
+
+        It splits text as the special token that is the key does. Offsets of tokens are those of all their characters.
+        """
+        library = _library()
+        inner = library.Tokenizer.from_str(json.dumps(self._content | {"post_processor": None}))
+        inner.encode_special_tokens = True
+        flags = ("single_word", "lstrip", "rstrip")
+        added = [one for one in self._content["added_tokens"] if one["special"]]
+        inner.add_tokens(
+            [
+                library.AddedToken(stand_ins[one["content"]], normalized=False, **{flag: one[flag] for flag in flags})
+                for one in added
+            ]
+        )
+        return inner
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids; special tokens are left out."""
         return str(self._inner.decode([int(i) for i in ids], skip_special_tokens=True))
@@ -140,15 +190,26 @@ class Tokenizer:
 
         For a tokenizer that is not byte-level, the length of the decoded text.
         """
-        content = json.loads(self._json)
-        if (content.get("decoder") or {}).get("type") != "ByteLevel":
+        if self._lengths is None:
             return len(self.decode(ids).encode())
+        return int(self._lengths[np.asarray(ids, dtype=np.int64)].sum())
+
+    @cached_property
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self._json)
+        return content
+
+    @cached_property
+    def _lengths(self) -> Ids | None:
+        """UTF-8 bytes of each token of a byte-level tokenizer."""
+        if (self._content.get("decoder") or {}).get("type") != "ByteLevel":
+            return None
         lengths = np.zeros(self.vocab, dtype=np.int64)
         for token, number in self._inner.get_vocab(with_added_tokens=False).items():
             lengths[number] = len(token)  # one letter of the byte alphabet a byte
-        for added in content["added_tokens"]:
+        for added in self._content["added_tokens"]:
             lengths[added["id"]] = 0 if added["special"] else len(added["content"].encode())
-        return int(lengths[np.asarray(ids, dtype=np.int64)].sum())
+        return lengths
 
 
 def _library() -> Any:
@@ -163,13 +224,14 @@ def _library() -> Any:
     return tokenizers
 
 
-def _plain(config: Path) -> bool:
-    """Whether the settings beside a tokenizer say that text is never read as a special token; so it is without any."""
+def _settings(config: Path) -> dict[str, Any] | None:
+    """The settings beside a tokenizer; None where there are none."""
     try:
-        return bool(json.loads(config.read_text(encoding="utf-8")).get("split_special_tokens", False))
+        content = json.loads(config.read_text(encoding="utf-8"))
+        return {**content}
     except FileNotFoundError:
-        return True
-    except (OSError, ValueError, AttributeError) as error:
+        return None
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{config}: not readable as JSON settings ({error})") from None
 
 
