@@ -48,14 +48,18 @@ def _vectors(config: ModelConfig) -> dict[str, int]:
 
 def links(config: ModelConfig) -> list[Link]:
     """The family's links with layers and experts written out, in the order of a file."""
+    return written_out(FAMILIES[config.family].links, config.layers, config.experts)
+
+
+def written_out(family: tuple[Link, ...], layers: int, experts: int = 0) -> list[Link]:
+    """Links with every layer and expert by its number."""
     expanded: list[Link] = []
-    family = FAMILIES[config.family].links
     inside = [link for link in family if "{i}" in link.ours[0]]
     for link in family:
         if link not in inside:
             expanded.append(link)
         elif link == inside[0]:
-            expanded += [_written(one, i, config.experts) for i in range(config.layers) for one in inside]
+            expanded += [_written(one, i, experts) for i in range(layers) for one in inside]
     return expanded
 
 

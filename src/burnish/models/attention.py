@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Run(NamedTuple):
-    """A rectangle of one batch: rows [row, row_end), positions [start, end), attended to causally and alone."""
+    """A rectangle of one batch: rows [row, row_end), positions [start, end), attended to alone."""
 
     row: int
     row_end: int
@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which keys each query may see. Without a mask and runs: all earlier ones (`causal`) or all there are."""
+    """Which keys each query may see. Without a mask: all earlier ones (`causal`) or all there are, of its run if it has one."""
 
     causal: bool = True
     mask: Tensor | None = None  # [B or 1, 1, S, L]: bool, True = visible, or a term added to the scores
@@ -65,9 +65,8 @@ def attend(q_BSND: Tensor, k_BLKD: Tensor, v_BLKD: Tensor, pattern: Pattern) -> 
     for row, row_end, start, end in pattern.runs:
         q_part, k_part, v_part = (x[row:row_end, :, start:end] for x in (q, k, v))
         mask = pattern.mask if pattern.mask is None else pattern.mask[..., : end - start, : end - start]
-        out = F.scaled_dot_product_attention(
-            q_part, k_part, v_part, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-        )
+        causal = pattern.causal and mask is None
+        out = F.scaled_dot_product_attention(q_part, k_part, v_part, attn_mask=mask, is_causal=causal, enable_gqa=True)
         pieces.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(pieces).view(q_BSND.shape)
 
