@@ -46,7 +46,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama tied": ("LlamaConfig", {"tie_word_embeddings": True}),
     "llama with biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
     "llama wide heads": ("LlamaConfig", {"head_dim": 32}),
-    "llama odd width": ("LlamaConfig", {"hidden_size": 72, "intermediate_size": 80, "head_dim": 18}),
+    "llama odd width": ("LlamaConfig", {"hidden_size": 72, "head_dim": 18}),
     "llama3 rope": ("LlamaConfig", {"rope_parameters": {"rope_theta": 5000.0, **_LLAMA3}}),
     "linear rope": ("LlamaConfig", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}}),
     "yarn rope": ("Qwen2Config", {"rope_parameters": {"rope_theta": 1e4, **_YARN}}),
