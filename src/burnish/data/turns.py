@@ -85,6 +85,7 @@ def lay_out(template: Template, messages: Messages, specials: re.Pattern[str]) -
         unusual = {str(message["role"]) for message in messages} - set(template.roles)
         raise UserError(f"{error}; {_taken(template)}" if unusual and template.roles else str(error)) from None
     slots = _slots(template, messages, text)
+    _check_all(template, messages, slots)
     written = [(slot.start, slot.end) for slot in slots if slot.end > slot.start]
     turns = _turns(messages, slots, text)
     if template.tagged:
@@ -113,7 +114,7 @@ def _turns(messages: Messages, slots: list[Slot], text: str) -> list[Turn]:
     found = []
     for number, message in enumerate(messages):
         own = [slot for slot in slots if slot.message == number]
-        if message["role"] == ASSISTANT:
+        if message["role"] == ASSISTANT and own:
             start, tag = own[0].start, own[0].part.tag
             tag_at = start - len(tag) if text.endswith(tag, 0, start) else start
             found.append(Turn(tag_at, start, own[-1].end, number))
@@ -133,7 +134,6 @@ def _slots(template: Template, messages: Messages, text: str) -> list[Slot]:
         found, count = _matched(text, re.split(f"([{''.join(parts)}])", pattern), parts)
         reached = max(reached, count)
         if found is not None:
-            _check_all(template, messages, found)
             return found
     raise UserError(
         f"{template.where}: changes the text of message {reached + 1} ({messages[reached]['role']}) in a way that cannot be "
