@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,25 +51,42 @@ def save_folder(
     Raises UserError for an unknown dtype, a model that is not of this config, accidental sharing, a tokenizer that does
     not fit, a place that cannot be written.
     """
+    tensors = named_for_file(model, config)
+    embedding, head = head_names(config)
+    if config.tied and write_tied:
+        tensors[head] = tensors[embedding].clone()  # save_file takes no two names for one memory
+    known = {} if trained_length is None else {TRAINED_LENGTH: trained_length}
+    special = {"bos_token_id": config.bos, "eos_token_id": config.eos, "pad_token_id": config.pad}
+    settings = {
+        "config.json": config.to_hf() | {"torch_dtype": dtype} | known,
+        "generation_config.json": {k: v for k, v in special.items() if v is not None},
+    }
+    with writing_model(Path(folder), settings, tensors, dtype, shard_bytes, metadata(config, write_tied)) as fresh:
+        if tokenizer is not None:
+            write_tokenizer(tokenizer, config, fresh)
+    return sorted(Path(folder).iterdir())
+
+
+@contextlib.contextmanager
+def writing_model(
+    folder: Path,
+    settings: Mapping[str, dict[str, Any]],
+    tensors: Mapping[str, Tensor],
+    dtype: str,
+    shard_bytes: int,
+    about: dict[str, str],
+) -> Iterator[Path]:
+    """Write settings (by file name, `config.json` first) and weights into a fresh folder, which is given for what else
+    belongs to a model and then becomes `folder`. Raises UserError as `save_folder` does."""
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     if shard_bytes < 1:
         raise UserError(f"shard_bytes {shard_bytes}: at least 1 is needed")
-    tensors = named_for_file(model, config)
-    embedding, head = head_names(config)
-    about = metadata(config, write_tied)
-    if config.tied and write_tied:
-        tensors[head] = tensors[embedding].clone()  # save_file takes no two names for one memory
-    with replacing_folder(Path(folder), lambda name: _OURS.fullmatch(name) is not None) as fresh:
-        known = {} if trained_length is None else {TRAINED_LENGTH: trained_length}
-        _write_json(fresh / "config.json", config.to_hf() | {"torch_dtype": dtype} | known)
-        special = {"bos_token_id": config.bos, "eos_token_id": config.eos, "pad_token_id": config.pad}
-        _write_json(fresh / "generation_config.json", {k: v for k, v in special.items() if v is not None})
+    with replacing_folder(folder, lambda name: _OURS.fullmatch(name) is not None) as fresh:
+        for name, content in settings.items():
+            _write_json(fresh / name, content)
         _write_weights(fresh, tensors, DTYPES[dtype], shard_bytes, about)
-        if tokenizer is not None:
-            write_tokenizer(tokenizer, config, fresh)
-        names = sorted(path.name for path in fresh.iterdir())
-    return [Path(folder) / name for name in names]
+        yield fresh
 
 
 def named_for_file(model: nn.Module, config: ModelConfig) -> dict[str, Tensor]:
@@ -89,12 +107,12 @@ def named_for_file(model: nn.Module, config: ModelConfig) -> dict[str, Tensor]:
             raise UserError(
                 "model: head.weight and embed.weight differ, but the config says they are tied; set tied=false"
             )
-    _refuse_overlap(state)
+    refuse_overlap(state)
     held = [link for link in links(config) if link.ours[0] in state]
     return {name: tensor for link in held for name, tensor in to_theirs(link, state).items()}
 
 
-def _refuse_overlap(state: Mapping[str, Tensor]) -> None:
+def refuse_overlap(state: Mapping[str, Tensor]) -> None:
     """Two tensors on the same bytes would come back as two that drift apart, or one of them would be dropped."""
     spans: list[tuple[str, int, int, str]] = []
     for name, tensor in state.items():

@@ -16,6 +16,7 @@ from burnish.load.arrange import to_ours
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.folder import open_folder
 from burnish.models.decoder import Decoder
+from burnish.tables.encoders import ENCODERS
 from burnish.tables.families import FAMILIES
 from burnish.tensors import file_shapes, head_names, links, tensor_shapes
 
@@ -41,10 +42,12 @@ def load_model(
     One copy of the weights is held: the model is built on the meta device and takes each tensor as it is read. Raises
     UserError naming file and key for whatever is missing, unexpected, of a wrong shape, or does not follow its tie.
     """
-    config = ModelConfig.from_hf(checkpoint.config, _config_file(checkpoint))
+    if (kind := checkpoint.config.get("model_type")) in ENCODERS:
+        raise UserError(f"{config_file(checkpoint)}: model_type {kind!r} is an encoder; a decoder is needed here")
+    config = ModelConfig.from_hf(checkpoint.config, config_file(checkpoint))
     compared = compare(checkpoint, config)
     refuse_gaps(checkpoint, compared)
-    wanted = dtype or _widest(compared.found)
+    wanted = dtype or widest(compared.found)
 
     def read(name: str) -> Tensor:
         return compared.found[name].read().to(device=device, dtype=wanted)
@@ -102,12 +105,14 @@ def refuse_gaps(checkpoint: Checkpoint, compared: Comparison) -> None:
         raise UserError(f"{checkpoint.where}: {name} is missing from the weights")
 
 
-def _config_file(checkpoint: Checkpoint) -> str:
+def config_file(checkpoint: Checkpoint) -> str:
+    """What messages call the place of a checkpoint's settings."""
     folder = Path(checkpoint.where)
     return str(folder / "config.json") if folder.is_dir() else checkpoint.where
 
 
-def _widest(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
+def widest(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
+    """The widest format that the weights are stored in; float32 for blocks of integers."""
     return max((DTYPES.get(t.format, torch.float32) for t in tensors.values()), key=lambda dtype: dtype.itemsize)
 
 
