@@ -16,7 +16,7 @@ LAYERS = (
     ("tables", "units", "markup", "section", "mesh", "models"),
     ("rope_scaling", "config", "work", "hardware", "records", "groups", "ranks", "mapping", "stack"),
     ("interconnect", "architecture", "columns"),
-    ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts"),
+    ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts", "expert_parts"),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "reported", "tensors", "layout"),
     ("load",),

@@ -21,7 +21,7 @@ MOST = 10**9  # of a size without a bound of its own
 LARGEST = {"vocab": 10**8, "hidden": 10**6, "layers": 10**4, "heads": 10**5, "kv_heads": 10**5, "head_dim": 10**5}
 LARGEST |= {"ffn": 10**8, "experts": 10**5, "expert_ffn": 10**7, "mtp": 100}
 LARGEST_MODEL = 10**15  # parameters
-FLAGS = ("gated", "clamped", "tied", "layer_norm")
+FLAGS = ("gated", "clamped", "tied", "layer_norm", "qkv_bias", "qk_norm")
 NEAR = 0.7  # likeness of names above which one may be meant for the other
 # How architectures of kinds that no table lists are named, and what such a name says.
 ENDINGS = {

@@ -125,7 +125,7 @@ class ModelConfig(Section):
         this decoder does not have (another activation, a bias, layers of several kinds).
         """
         family = _family(values.get("model_type"), where)
-        values = _rope_in_place(values)
+        values = {family.also.get(key, key): value for key, value in _rope_in_place(values).items()}
         for key, required in family.fixed.items():
             if (given := values.get(key, required)) != required:
                 raise UserError(f"{where}: {key} is {given!r}; this {family.model_type} decoder supports {required!r}")

@@ -17,7 +17,7 @@ from burnish.architecture import Architecture
 from burnish.mesh import N, pick
 from burnish.shapes import Shapes
 from burnish.stack import Stack
-from burnish.work import ACTIVATION, COLUMN, EXPERT, HEADS, INDEX, ROUNDED, ROW, STATISTIC, WIDENED, Op, Saved
+from burnish.work import ACTIVATION, COLUMN, HEADS, INDEX, ROUNDED, ROW, STATISTIC, WIDENED, Op, Saved
 
 CHUNK = 512  # tokens whose logits exist at a time, as in ops/cross_entropy.py
 
@@ -183,73 +183,6 @@ def dense_part(model: Architecture, T: N) -> tuple[Op, ...]:
         linear("down", T, F, H, keeps="product", split=ROW, bias=model.layer_norm),
         residual("mlp_sum", T, H),
     )
-
-
-def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
-    """Norm, router, `topk` of the experts for each token, what all tokens share, and residual sum (Shazeer et al. 2017)."""
-    H, F, shared = model.hidden, model.expert_ffn, model.shared_ffn
-    width = pick(model.routed_width > 0, model.routed_width, H)
-    sent, wide = T * model.topk, 1 + model.gated
-    latent = model.routed_width > 0
-
-    def grouped(name: str, inputs: N, outputs: N, keeps: str) -> Op:
-        flops = 2 * sent * inputs * outputs
-        saved = (Saved(keeps, ACTIVATION, sent * inputs, EXPERT),)
-        shape = ((model.experts * outputs, inputs),)
-        return Op(
-            name,
-            shape,
-            flops,
-            2 * flops,
-            saved,
-            group="experts",
-            split=EXPERT,
-            parts=model.experts,
-            made=sent * outputs,
-        )
-
-    return (
-        norm("mlp_norm", T, H),
-        _router(model, T),
-        linear("latent_down", T, H, width * latent, split="tokens"),
-        Op(
-            "permute",
-            saved=(Saved("order", INDEX, 2 * sent, EXPERT),),
-            moved=2 * sent * width,
-            passed=sent * width,
-            split=EXPERT,
-            group="dispatch",
-            launches=4,
-        ),
-        grouped("expert_up", width, wide * F, "routed"),
-        Op(
-            "expert_act",
-            saved=(Saved("gate, up", ACTIVATION, sent * wide * F, EXPERT), Saved("weights", ACTIVATION, sent, EXPERT)),
-            moved=sent * (wide + 1) * F,
-            loose=sent * F * (1 - model.gated + model.clamped),
-            split=EXPERT,
-        ),
-        grouped("expert_down", F, width, "product"),
-        Op("unpermute", moved=2 * sent * width, passed=sent * width, split=EXPERT, group="dispatch", launches=4),
-        linear("latent_up", T, width * latent, H, split="tokens"),
-        linear("shared_up", T, H, wide * shared),
-        Op(
-            "shared_act",
-            saved=(Saved("gate, up", ACTIVATION, T * wide * shared, COLUMN),),
-            moved=T * (wide + 1) * shared,
-            split=COLUMN,
-        ),
-        linear("shared_down", T, shared, H, keeps="product", split=ROW),
-        residual("mlp_sum", T, H),
-    )
-
-
-def _router(model: Architecture, T: N) -> Op:
-    """The product that chooses experts; the probabilities it makes of its result are kept, the choice, and its shares."""
-    one = linear("router", T, model.hidden, model.experts, keeps="normed", split="tokens")
-    made = Saved("probabilities", STATISTIC, T * model.experts)
-    chosen = Saved("choice", INDEX, T * model.topk), Saved("shares", STATISTIC, T * (model.topk + 1))
-    return replace(one, group="router", saved=(*one.saved, made, *chosen))
 
 
 def further_part(model: Architecture, T: N, last: Op) -> tuple[Op, ...]:

@@ -8,13 +8,13 @@ from burnish.decoder_parts import (
     attention_part,
     dense_part,
     embedding,
-    expert_part,
     further_part,
     has,
     head,
     mixer_part,
     norm,
 )
+from burnish.expert_parts import expert_part
 from burnish.mesh import N, pick
 from burnish.shapes import Shapes as Shapes
 from burnish.shapes import batch_arithmetic as batch_arithmetic

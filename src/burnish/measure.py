@@ -66,17 +66,24 @@ COLLECTIVES = {
 class _Recorder(TorchDispatchMode):
     """Counts FLOPs and collectives of everything dispatched inside it, by the phase it happens in."""
 
-    def __init__(self, axes: dict[str, str]) -> None:
+    def __init__(self, axes: dict[str, str], watcher: Any) -> None:
         super().__init__()
         self.axes = axes  # process group name -> mesh axis
+        self.watcher = watcher  # what is called with every tensor that is saved
         self.depth = 0  # forwards of the trainable's parts that are open
         self.seen: Observation = Counter()
 
     @property
     def phase(self) -> str:
         if torch._C._current_graph_task_id() != -1:
-            return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
+            return RECOMPUTE if torch.is_grad_enabled() or self._inside_second_forward() else BACKWARD
         return FORWARD if self.depth else STEP
+
+    def _inside_second_forward(self) -> bool:
+        """Whether a forward without gradients, as a function with a backward of its own has it, runs again in backward:
+        a second forward watches what is saved, as the recorder's companion does, on top of it."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return hooks is not None and hooks[0] != self.watcher
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -134,8 +141,8 @@ def observe(trainable: Trainable, batch: list[Batch], lr: float) -> Observation:
 
 def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[Any, Observation]:
     """As `observe`, with the step's own result."""
-    recorder = _Recorder(trainable.ranks.axes)
     saved = _SavedBytes(trainable.parts)
+    recorder = _Recorder(trainable.ranks.axes, saved.pack)
     gradient = 0
 
     def note_gradients(*_: Any) -> None:
@@ -190,7 +197,7 @@ class _SavedBytes:
         self._parts = parts
         self._hooks: Any = nullcontext()
 
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def pack(self, tensor: Tensor) -> Tensor:
         plain = local(tensor)
         storage = plain.untyped_storage()
         owned = {local(p).untyped_storage().data_ptr() for part in self._parts for p in part.parameters()}
@@ -206,7 +213,7 @@ class _SavedBytes:
         self._storages.clear()
 
     def __enter__(self) -> _SavedBytes:
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)
         self._hooks.__enter__()
         return self
 

@@ -15,8 +15,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
     matrices, vectors = _matrices(config), _vectors(config)
 
     def shape(name: str) -> Shape:
-        part, _, kind = name.rpartition(".")
-        key = part.rpartition(".")[2] if kind in ("weight", "bias") else kind
+        *_, key, kind = name.split(".")
         return (vectors.get(key, config.hidden),) if kind == "bias" or key not in matrices else matrices[key]
 
     return {name: shape(name) for link in links(config) for name in link.ours}

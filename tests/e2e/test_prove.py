@@ -90,7 +90,7 @@ def test_sums_of_tensor_parallelism_left_out_of_the_count_are_noticed(monkeypatc
 
 @pytest.mark.sabotage
 def test_a_product_kept_for_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recompute, "_last_matrix", lambda module: None)
+    monkeypatch.setattr(recompute, "_last_product", lambda module: None)
     with pytest.raises(AssertionError):
         check_holds(checkpointing)
 

@@ -184,5 +184,5 @@ def test_angles_that_a_checkpointed_layer_hides_are_noticed(monkeypatch: pytest.
 
 @pytest.mark.sabotage
 def test_a_last_product_kept_for_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recompute, "_last_matrix", lambda module: None)
+    monkeypatch.setattr(recompute, "_last_product", lambda module: None)
     assert breaks_the_law("selective")

@@ -36,17 +36,14 @@ class Shape(Protocol):
 
 
 class Experts(nn.Module):
-    """Sum over the chosen experts of weight * down(silu(gate(x)) * up(x)).
-
-    `up` holds gate and up of one expert after the other, [E 2 F, H]; `down` [E H, F].
-    """
+    """Sum over the chosen experts of weight * down(silu(gate(x)) * up(x)); `up` holds an expert's gate, then its up."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.count, self.topk, self.norm_topk = shape.experts, shape.topk, shape.norm_topk
         self.router = Linear(shape.hidden, shape.experts)
-        self.up = nn.Parameter(torch.empty(shape.experts * 2 * shape.ffn, shape.hidden))
-        self.down = nn.Parameter(torch.empty(shape.experts * shape.hidden, shape.ffn))
+        self.up = GroupedLinear(shape.experts, shape.hidden, 2 * shape.ffn)
+        self.down = GroupedLinear(shape.experts, shape.ffn, shape.hidden)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         x_TH = x_BSH.flatten(0, -2)
@@ -55,10 +52,10 @@ class Experts(nn.Module):
         counts = choice_TK.flatten().bincount(minlength=self.count).tolist()
         tokens_R = order_R // self.topk
         weights_R1 = weights_TK.flatten()[order_R].unsqueeze(-1).to(x_TH.dtype)
-        wide_RF = grouped_linear(x_TH[tokens_R], self.up, counts)
+        wide_RF = self.up(x_TH[tokens_R], counts)
         product_RF = _WeightedGatedSilu.apply(wide_RF, weights_R1)
-        out_RH = grouped_linear(product_RF, self.down, counts)
-        return torch.zeros_like(x_TH).index_add(0, tokens_R, out_RH).view_as(x_BSH)
+        out_RH = self.down(product_RF, counts)
+        return _Gathered.apply(out_RH, tokens_R, len(x_TH)).view_as(x_BSH)
 
 
 def choose(logits_TE: Tensor, topk: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -74,12 +71,18 @@ def choose(logits_TE: Tensor, topk: int, normalise: bool) -> tuple[Tensor, Tenso
     return weights_TK, choice_TK
 
 
-def grouped_linear(x_RI: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
+class GroupedLinear(nn.Module):
     """y = x W_e^T for rows ordered by expert e, `counts[e]` rows each; `weight` holds all W_e one below another.
 
     Saved: x, R rows.
     """
-    return _GroupedLinear.apply(x_RI, weight, counts)
+
+    def __init__(self, count: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count * out_features, in_features))
+
+    def forward(self, x_RI: Tensor, counts: list[int]) -> Tensor:
+        return _GroupedLinear.apply(x_RI, self.weight, counts)
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -113,6 +116,21 @@ def _parts(weight: Tensor, counts: list[int]) -> Iterator[tuple[slice, Tensor]]:
         if count:
             yield slice(start, start + count), own
         start += count
+
+
+class _Gathered(torch.autograd.Function):
+    """Sum of the routed rows [R, H] of each of T tokens. Saved: the tokens' numbers; torch's own keeps the rows too."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, tokens_R: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(tokens_R)
+        return rows.new_zeros(count, rows.shape[1]).index_add_(0, tokens_R, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (tokens_R,) = ctx.saved_tensors
+        return grad[tokens_R], None, None
 
 
 class _WeightedGatedSilu(torch.autograd.Function):

@@ -32,7 +32,7 @@ def recomputed(module: nn.Module, keep_products: bool = False) -> None:
     """Make `module` run its forward again in backward. With `keep_products`, what matrix products and attention gave
     stays, and only what lies between is made again."""
     forward = module.forward
-    run = partial(_keeping, _last_matrix(module)) if keep_products else _plain
+    run = partial(_keeping, _last_product(module)) if keep_products else _plain
 
     def again(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -52,7 +52,7 @@ def _plain(forward: Callable[..., Any], leaves: list[Any]) -> Any:
     return checkpoint(forward, *leaves, use_reentrant=False)
 
 
-def _keeping(last: Tensor | None, forward: Callable[..., Any], leaves: list[Any]) -> Any:
+def _keeping(last: nn.Module | None, forward: Callable[..., Any], leaves: list[Any]) -> Any:
     """Checkpoint that caches the outputs of `PRODUCTS`.
 
     The output of the layer's `last` product is not kept: as a rule nothing in backward needs it, and where something
@@ -62,7 +62,7 @@ def _keeping(last: Tensor | None, forward: Callable[..., Any], leaves: list[Any]
     kept: list[Tensor] = []
 
     def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if op not in PRODUCTS or (last is not None and any(_same_storage(arg, last) for arg in args)):
+        if op not in PRODUCTS or (last is not None and any(_same_storage(arg, last.weight) for arg in args)):
             return CheckpointPolicy.PREFER_RECOMPUTE
         kept.extend(tree_flatten(context.op_output)[0])
         return CheckpointPolicy.MUST_SAVE
@@ -88,10 +88,10 @@ class _Holding(torch.autograd.Function):
         return (grad, *(None for _ in ctx.saved_tensors))
 
 
-def _last_matrix(module: nn.Module) -> Tensor | None:
-    """The matrix of a layer's last product."""
-    matrices = [parameter for parameter in module.parameters() if parameter.dim() > 1]
-    return matrices[-1] if matrices else None
+def _last_product(module: nn.Module) -> nn.Module | None:
+    """The part of a layer that makes its last product, known by its matrix, which may be another tensor when it runs."""
+    products = [part for part in module.modules() if getattr(part, "weight", None) is not None and part.weight.dim() > 1]
+    return products[-1] if products else None
 
 
 def _same_storage(value: Any, weight: Tensor) -> bool:

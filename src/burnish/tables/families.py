@@ -48,7 +48,8 @@ class Family:
     window_switch: str = ""  # key that must be true for the window to count
     wide: int = 0  # feed-forward width in hidden sizes where a file leaves it out
     prefix: str = "model."  # of the body's names; a checkpoint of a bare body leaves it out
-    derived: tuple[str, ...] = field(default=())  # endings of names of tensors that follow from the config
+    derived: tuple[str, ...] = ()  # endings of names of tensors that follow from the config
+    also: dict[str, str] = field(default_factory=dict)  # another key that some files have -> the usual one
 
 
 def plain(names: dict[str, str], transposed: bool = False) -> tuple[Link, ...]:
@@ -73,8 +74,8 @@ def experts(block: str, gate: str, up: str, down: str) -> tuple[Link, ...]:
     own = f"{THEIRS}{block}.experts.{{e}}."
     return (
         Link((f"{LAYER}mlp.router.weight",), (f"{THEIRS}{block}.gate.weight",)),
-        Link((f"{LAYER}mlp.up",), (f"{own}{gate}.weight", f"{own}{up}.weight")),
-        Link((f"{LAYER}mlp.down",), (f"{own}{down}.weight",)),
+        Link((f"{LAYER}mlp.up.weight",), (f"{own}{gate}.weight", f"{own}{up}.weight")),
+        Link((f"{LAYER}mlp.down.weight",), (f"{own}{down}.weight",)),
     )
 
 
@@ -252,6 +253,7 @@ ROWS = (
         links=llama_like(NORMED_ROUTED, experts("mlp", "gate_proj", "up_proj", "down_proj")),
         traits=NORMED_ROUTED,
         window_switch="use_sliding_window",
+        also={"num_local_experts": "num_experts"},
     ),
 )
 FAMILIES = {row.model_type: row for row in ROWS}

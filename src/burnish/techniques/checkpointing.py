@@ -3,8 +3,8 @@
 Idea    Chen et al. 2016, "Training deep nets with sublinear memory cost" (arXiv 1604.06174): keep a layer's input only.
         Korthikanti et al. 2022, "Reducing activation recomputation" (arXiv 2205.05198), section 5: choose by operation.
 Price   full, every: a second forward of the layer; its last matrix product is not run again, because nothing in its
-        backward needs the result (torch stops the second forward early). selective: norms, gated product and rotary
-        again, no matrix product.
+        backward needs the result (torch stops the second forward early), unless it is one over experts. selective:
+        norms, gated product and rotary again, no matrix product but that one.
 Gain    full, every: only the layer's input stays. selective: the inputs of matrix products go, their outputs stay.
 Limits  the layer's own peak comes back while its backward runs; the loss head is never checkpointed.
 """
@@ -150,13 +150,19 @@ def _counts(config: Config, work: Work, mesh: Mesh, layers: int) -> tuple[N, N, 
 
 def _recomputed(block: Block) -> Block:
     """One kind of layer, checkpointed: nothing saved but what enters it; collectives of its forward happen twice."""
-    again = sum(op.flops for op in block.ops) - block.ops[_last_product(block)].flops
+    again = sum(op.flops for op in block.ops[: _last_product(block)]) + _last_again(block)
     return replace(_kept(block, {}), recomputed=again)
 
 
 def _last_product(block: Block) -> int:
     """Where the last matrix product of a layer stands."""
     return max(k for k, op in enumerate(block.ops) if op.group in PRODUCTS)
+
+
+def _last_again(block: Block) -> N:
+    """FLOPs of the last product where it does run again: one over experts has run when what it keeps is known."""
+    last = block.ops[_last_product(block)]
+    return last.flops if last.group == "experts" else 0
 
 
 def _selected(block: Block) -> Block:
@@ -167,7 +173,7 @@ def _selected(block: Block) -> Block:
             kept[op.name] = (Saved("output", ACTIVATION, op.made),)
         elif op.group == "attention":
             kept[op.name] = tuple(saved for saved in op.saved if saved.name in RETURNED)
-    return _kept(block, kept)
+    return replace(_kept(block, kept), recomputed=_last_again(block))
 
 
 def _kept(block: Block, kept: dict[str, tuple[Saved, ...]]) -> Block:
