@@ -16,7 +16,7 @@ from burnish.data.template import Template
 from burnish.data.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "fixtures" / "templates"
-TEXT = ["It is a truth universally acknowledged, that she said: how do you do?\n\nI am very well. " * 8]
+TEXT = ["It is a truth universally acknowledged, that she said: how do you do?\n\nI am very well.\n\n\n" * 8]
 CHATML = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
 # What each template's tokenizer has: the kind of its text, its named tokens, more special tokens.
 KNOWN: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from chat_pair import KNOWN, Pair, pair, talk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import chat_template_utils
@@ -14,6 +13,7 @@ from burnish.data import chat_tokens, template
 from burnish.data.template import TRAINING_DAY
 from burnish.data.turns import lay_out
 from burnish.errors import UserError
+from chat_pair import KNOWN, Pair, pair, talk
 
 TALKS = {
     "one question": talk("Hi there"),
@@ -26,7 +26,24 @@ TALKS = {
     "an empty answer": talk("Hi", ""),
     "signs of templates": talk("{{ 1 + 1 }} {% raw %}", "[ INST] {# #} <|user|>"),
 }
-SAME_DAY = ("a", "b c", "d\n e", " f", "\n", "\n\n", "  ", "g. ", "\u00e9", "\U0001f600", "<", "|", ">", "'s", "12", "</")
+SAME_DAY = (
+    "a",
+    "b c",
+    "d\n e",
+    " f",
+    "\n",
+    "\n\n",
+    "  ",
+    "g. ",
+    "\u00e9",
+    "\U0001f600",
+    "<",
+    "|",
+    ">",
+    "'s",
+    "12",
+    "</",
+)
 words = st.lists(st.sampled_from(SAME_DAY), min_size=1, max_size=6).map("".join)
 
 
