@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ _TEXTS = re.compile(
     r"[^/]+\.(?:json|jinja)|additional_chat_templates/[^/]+\.jinja|(?:vocab|merges)\.txt|tokenizer\.model"
 )
 # Kinds of weight files in the order of preference; a pickle only where there is nothing else.
-_WEIGHTS = (re.compile(r"model(?:-[\w-]+)?\.safetensors"), re.compile(r"pytorch_model(?:-[\w-]+)?\.bin"))
+_WEIGHTS = (re.compile(r"model(?:-\d+-of-\d+)?\.safetensors"), re.compile(r"pytorch_model(?:-\d+-of-\d+)?\.bin"))
 _INSTEAD = "give the path of a model folder or of a .gguf file"
 
 
@@ -46,14 +47,17 @@ def snapshot(name: str, revision: str | None = None, *, renew: bool = False) -> 
         raise MissingExtra(f"model {name!r}", "models", "huggingface_hub")
     if not renew and (cached := _cached(name, revision)) is not None:
         return cached
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.utils import logging
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars, logging
 
     logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     try:
-        about = HfApi().model_info(name, revision=revision, timeout=SECONDS)
+        client = HfApi()
+        about = client.model_info(name, revision=revision, timeout=SECONDS)
         files = [file.rfilename for file in about.siblings or ()]
-        return Path(snapshot_download(name, revision=about.sha, allow_patterns=_chosen(name, files)))
+        return Path(client.snapshot_download(name, revision=revision, allow_patterns=_chosen(name, files)))
     except UserError:
         raise
     except Exception as error:  # the client raises its own kinds and those of what it stands on
