@@ -62,12 +62,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def model(kind: str, folder: Path, seed: int = 0) -> tuple[torch.nn.Module, Checkpoint]:
-    """A model with random weights, biases and norms too, and the checkpoint that transformers saves of it."""
+def model(kind: str, folder: Path, **more: Any) -> tuple[torch.nn.Module, Checkpoint]:
+    """A model with random weights, biases and norms too, and the checkpoint that transformers saves of it.
+
+    `more`: sizes other than those of `KINDS`.
+    """
     name, own = KINDS[kind]
     sizes = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 0} if name == "GPT2Config" else _DECODER
-    config = getattr(transformers, name)(**(sizes | own))
-    torch.manual_seed(seed)
+    config = getattr(transformers, name)(**(sizes | own | more))
+    torch.manual_seed(0)
     made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in made.parameters():
