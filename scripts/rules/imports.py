@@ -19,6 +19,7 @@ LAYERS = (
     ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts", "expert_parts"),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "reported", "tensors", "layout"),
+    ("encoders",),
     ("load",),
     ("techniques",),
     ("passes",),

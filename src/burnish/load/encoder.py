@@ -1,0 +1,75 @@
+"""An encoder from a checkpoint of any format: every tensor in its place, or one line saying which is not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from burnish.encoders.config import EncoderConfig
+from burnish.encoders.tensors import encoder_file_shapes, encoder_links, encoder_shapes
+from burnish.load.arrange import to_ours
+from burnish.load.checkpoint import Checkpoint, StoredTensor
+from burnish.load.model import Comparison, config_file, refuse_gaps, widest
+from burnish.models.encoder import Encoder
+from burnish.tables.encoders import ALSO, ENCODERS, NONE, POOLER
+
+
+def load_encoder(
+    checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> tuple[Encoder, EncoderConfig]:
+    """The encoder of a checkpoint, with the head it has; weights keep its format (the widest, if several) unless `dtype`
+    is given.
+
+    A head for pre-training is left out. Raises UserError naming file and key for whatever is missing, unexpected or of a
+    wrong shape.
+    """
+    pooler = any(name.endswith(f"{POOLER}weight") for name in checkpoint.tensors)
+    config = EncoderConfig.from_hf(checkpoint.config, config_file(checkpoint), pooler)
+    compared = compare_encoder(checkpoint, config)
+    refuse_gaps(checkpoint, compared)
+    wanted = dtype or widest(compared.found)
+
+    def read(name: str) -> Tensor:
+        return compared.found[name].read().to(device=device, dtype=wanted)
+
+    rows = {name: shape[0] for name, shape in encoder_shapes(config).items()}
+    state = {name: t for link in encoder_links(config) for name, t in to_ours(link, read, rows).items()}
+    with torch.device("meta"):
+        model = Encoder(config)
+    model.load_state_dict(state, assign=True)
+    return model, config
+
+
+def is_encoder(checkpoint: Checkpoint) -> bool:
+    """Whether it holds a network of one of the encoder families."""
+    return checkpoint.config.get("model_type") in ENCODERS
+
+
+def compare_encoder(checkpoint: Checkpoint, config: EncoderConfig) -> Comparison:
+    """Hold a checkpoint's tensors against what its config asks for; reads no weight.
+
+    A body's names may have its family's prefix or not; a pooler that its head does not read is left out.
+    """
+    family = ENCODERS[config.family]
+    wanted = encoder_file_shapes(config)
+    prefix = f"{config.family}."
+    bare = {name.removeprefix(prefix): name for name in wanted}
+    found: dict[str, StoredTensor] = {}
+    unexpected = []
+    for stored, tensor in checkpoint.tensors.items():
+        known = bare.get(_usual(stored).removeprefix(prefix))
+        left_out = stored.endswith(family.derived) or stored.startswith(family.unread)
+        left_out |= config.head != NONE and POOLER in stored
+        if known is not None and known not in found:
+            found[known] = tensor
+        elif not left_out:
+            unexpected.append(stored)
+    missing = tuple(name for name in wanted if name not in found)
+    misshapen = {name: wanted[name] for name, tensor in found.items() if tuple(tensor.shape) != wanted[name]}
+    return Comparison(found, missing, tuple(unexpected), misshapen)
+
+
+def _usual(name: str) -> str:
+    """A name of the first checkpoints as later ones have it."""
+    ending = next((ending for ending in ALSO if name.endswith(ending)), "")
+    return name.removesuffix(ending) + ALSO.get(ending, "")
