@@ -40,14 +40,14 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
         kinds = (
             ("attending", attending + sizes.mtp, attention_part(sizes, shapes, T)),
             ("mixing", sizes.mixer_layers, mixer_part(sizes, T)),
-            ("routed", routed + sizes.mtp, expert_part(sizes, T)),
+            ("routed", routed + sizes.mtp, expert_part(sizes, T, stack)),
             ("dense", dense, dense_part(sizes, T)),
         )
     else:
         attend = attention_part(sizes, shapes, T)
         kinds = (("layer", dense, attend + dense_part(sizes, T)),)
         if has(sizes.experts):
-            kinds = (*kinds, ("expert layer", routed + sizes.mtp, attend + expert_part(sizes, T)))
+            kinds = (*kinds, ("expert layer", routed + sizes.mtp, attend + expert_part(sizes, T, stack)))
     for name, count, ops in kinds:
         if name == "layer" or has(count):
             blocks.append(Block(name, count, ops, entering=ops[0].saved[0]))

@@ -10,10 +10,11 @@ from dataclasses import replace
 from burnish.architecture import Architecture
 from burnish.decoder_parts import has, linear, norm, residual
 from burnish.mesh import N, pick
+from burnish.stack import Stack
 from burnish.work import ACTIVATION, COLUMN, EXPERT, INDEX, ROW, STATISTIC, Op, Saved
 
 
-def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
+def expert_part(model: Architecture, T: N, stack: Stack) -> tuple[Op, ...]:
     """Norm, router, `topk` of the experts for each token, what all tokens share, and residual sum (Shazeer et al. 2017)."""
     H, F, shared = model.hidden, model.expert_ffn, model.shared_ffn
     width = pick(model.routed_width > 0, model.routed_width, H)
@@ -46,11 +47,11 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
         beside = _shared_part(model, T)
     return (
         norm("mlp_norm", T, H),
-        _router(model, T),
+        _router(model, T, stack),
         *narrowed,
         Op(
             "permute",
-            saved=(Saved("order", INDEX, 2 * sent, EXPERT),),
+            saved=(Saved("order", INDEX, 2 * sent * stack.routing_kept, EXPERT),),
             moved=2 * sent * width,
             passed=sent * width,
             split=EXPERT,
@@ -60,7 +61,10 @@ def expert_part(model: Architecture, T: N) -> tuple[Op, ...]:
         grouped("expert_up", width, wide * F, "routed"),
         Op(
             "expert_act",
-            saved=(Saved("gate, up", ACTIVATION, sent * wide * F, EXPERT), Saved("weights", ACTIVATION, sent, EXPERT)),
+            saved=(
+                Saved("gate, up", ACTIVATION, sent * wide * F, EXPERT),
+                Saved("weights", ACTIVATION, sent * stack.routing_kept, EXPERT),
+            ),
             moved=sent * (wide + 1) * F,
             loose=sent * F * (1 - model.gated + model.clamped),
             split=EXPERT,
@@ -86,9 +90,10 @@ def _shared_part(model: Architecture, T: N) -> tuple[Op, ...]:
     return up, gated, linear("shared_down", T, width, model.hidden, keeps="product", split=ROW)
 
 
-def _router(model: Architecture, T: N) -> Op:
-    """The product that chooses experts; the probabilities it makes of its result are kept, the choice, and its shares."""
+def _router(model: Architecture, T: N, stack: Stack) -> Op:
+    """The product that chooses experts. What it makes of its result is kept: probabilities, the choice, and its shares."""
     one = linear("router", T, model.hidden, model.experts, keeps="normed", split="tokens")
+    T = T * stack.routing_kept
     made = Saved("probabilities", STATISTIC, T * model.experts)
     chosen = Saved("choice", INDEX, T * model.topk), Saved("shares", STATISTIC, T * (model.topk + 1))
     return replace(one, group="router", saved=(*one.saved, made, *chosen))

@@ -49,6 +49,7 @@ class Stack:
     logits_bytes: float = 6  # bytes an element while the loss runs
     masks: int = 0  # dropout masks, one byte an element
     window_mask: int = 0  # a sliding window is a mask over all pairs of a row, kept for backward
+    routing_kept: int = 0  # what tokens were routed by is kept tensor by tensor, as in models/experts.py
     norm_copies: float = 0  # further float32 copies of a norm's input an unfused norm keeps, in bytes an element
     score_bytes: float = 5  # bytes an attention score kept where scores are stored
     base_gib: float = 1.0  # context, workspaces and communication buffers beside tensors
@@ -84,7 +85,9 @@ class Stack:
 
 
 # The decoder, loss and engine of this package.
-OURS = Stack("burnish", "burnish", "fsdp", 2026, "this package", chunked_loss=1, dp_overlap=1, window_mask=1)
+OURS = Stack(
+    "burnish", "burnish", "fsdp", 2026, "this package", chunked_loss=1, dp_overlap=1, window_mask=1, routing_kept=1
+)
 
 
 @cache

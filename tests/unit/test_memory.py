@@ -61,9 +61,9 @@ def layer(mapping: Mapping, attention: str = "unfused") -> float:
     ],
 )
 def test_layer_of_korthikanti(tp: int, sp: int, scores: bool, factor: float) -> None:
-    """Korthikanti et al. 2022, equations 1, 2, 4 and 6; norms keep one 4-byte statistic a token, flash one a head."""
+    """Korthikanti et al. 2022, equations 1, 2, 4 and 6; norms keep two 4-byte statistics a token, flash one a head."""
     size = SEQ * ROWS
-    statistics = 2 * 4 * size / (tp if sp else 1) + 4 * size * HEADS / tp
+    statistics = 2 * 2 * 4 * size / (tp if sp else 1) + 4 * size * HEADS / tp
     assert layer(Mapping(tp=tp, sp=sp), "unfused" if scores else "flash") == pytest.approx(
         size * H * factor + statistics, rel=1e-9
     )

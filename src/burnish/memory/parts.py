@@ -14,6 +14,7 @@ from burnish.architecture import Architecture
 from burnish.describe import Shapes, describe
 from burnish.memory.sizes import Sizes
 from burnish.mesh import N, pick
+from burnish.stack import OURS
 from burnish.work import COLUMN, EXPERT, HEADS, ROW, TOKENS, Block, Bytes, Op
 
 # Classes: divided by tensor-parallel ranks; whole on each of them (or by tokens, with sequence parallelism); tokens sent
@@ -21,6 +22,7 @@ from burnish.work import COLUMN, EXPERT, HEADS, ROW, TOKENS, Block, Bytes, Op
 TENSOR, WHOLE, ROUTED = "tensor", "whole", "routed"
 CLASS = {COLUMN: TENSOR, ROW: TENSOR, HEADS: WHOLE, TOKENS: WHOLE, EXPERT: EXPERT}
 STATISTIC_BYTES = 4
+ANY = replace(OURS, routing_kept=0)  # layers as every stack has them; what one keeps beside them stands in its `Sizes`
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Parts:
 def parts_of(model: Architecture, sizes: Sizes) -> Parts:
     """The parts of a model under the sizes of a stack."""
     one = Shapes(1, 1, pairs=1, scores=1)
-    work = describe(replace(model, mtp=0, positions=0, tied=0), one)
+    work = describe(replace(model, mtp=0, positions=0, tied=0), one, ANY)
     bytes_ = Bytes(0, 0, 0, 0, 0, 1, statistic=STATISTIC_BYTES)
     layers = tuple(_part(block, model, sizes, bytes_) for block in work.blocks if block.entering is not None)
     return Parts(
@@ -147,7 +149,7 @@ def _outputs(op: Op, sizes: Sizes) -> dict[str, N]:
 def _beside(op: Op, sizes: Sizes, layer_norm: N, gated: N) -> dict[str, N]:
     """What code that does not fuse keeps beside an operation's own tensors, bytes a token."""
     if op.name.endswith("_norm"):  # LayerNorm is one kernel everywhere
-        return {WHOLE: sizes.norm * op.shapes[0][0] * (1 - layer_norm)}
+        return {CLASS[op.saved[0].split]: sizes.norm * op.saved[0].elements * (1 - layer_norm)}
     if op.name.endswith("_sum"):  # Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1: one mask a residual sum
         return {WHOLE: sizes.mask * (op.moved // 3)}
     if op.name == "attention":

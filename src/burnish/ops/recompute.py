@@ -52,10 +52,10 @@ def _plain(forward: Callable[..., Any], leaves: list[Any]) -> Any:
     return checkpoint(forward, *leaves, use_reentrant=False)
 
 
-def _keeping(last: nn.Module | None, forward: Callable[..., Any], leaves: list[Any]) -> Any:
+def _keeping(last: Any, forward: Callable[..., Any], leaves: list[Any]) -> Any:
     """Checkpoint that caches the outputs of `PRODUCTS`.
 
-    The output of the layer's `last` product is not kept: as a rule nothing in backward needs it, and where something
+    The output of the layer's `last` product, if it is named, is not kept: as a rule nothing in backward needs it, and where something
     does it is computed again. Torch's cache is not made of saved tensors; passing them through `_Holding` makes them
     visible to whoever watches what is saved, and costs nothing, for the storage is the same.
     """
@@ -89,9 +89,11 @@ class _Holding(torch.autograd.Function):
 
 
 def _last_product(module: nn.Module) -> nn.Module | None:
-    """The part of a layer that makes its last product, known by its matrix, which may be another tensor when it runs."""
-    products = [part for part in module.modules() if getattr(part, "weight", None) is not None and part.weight.dim() > 1]
-    return products[-1] if products else None
+    """The part of a layer that makes its last product, known by its matrix, which may be another tensor when it runs; None
+    where a norm stands behind it, whose backward needs the result."""
+    parts = [(part, getattr(part, "weight", None)) for part in module.modules()]
+    weighted = [(part, weight) for part, weight in parts if isinstance(weight, Tensor)]
+    return weighted[-1][0] if weighted and weighted[-1][1].dim() > 1 else None
 
 
 def _same_storage(value: Any, weight: Tensor) -> bool:
