@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import gguf_models
 import numpy as np
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer
 
+import gguf_models
 from burnish.export.gguf import save_gguf
 from burnish.gguf_files.header import read_header
 from burnish.load import gguf as load
@@ -134,4 +134,6 @@ def test_smollm2_written_again_is_the_same_blocks(smollm2, tmp_path):
     assert Counter(t.storage for t in after.tensors.values()) == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
     for key in ("tokens", "token_type", "merges", "bos_token_id", "eos_token_id", "padding_token_id", "pre"):
         assert before.metadata[f"tokenizer.ggml.{key}"] == after.metadata[f"tokenizer.ggml.{key}"], key
-    assert json.dumps(before.metadata["tokenizer.chat_template"]) == json.dumps(after.metadata["tokenizer.chat_template"])
+    assert json.dumps(before.metadata["tokenizer.chat_template"]) == json.dumps(
+        after.metadata["tokenizer.chat_template"]
+    )
