@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_eval import evaluate
 from burnish.cli_hardware import hardware
 from burnish.cli_models import register as register_models
 from burnish.cli_plan import plan, verb
@@ -36,6 +37,7 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 
 app.command("plan")(verb(plan))
+app.command("eval")(evaluate)
 register_models(app)
 
 
