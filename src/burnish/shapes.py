@@ -16,6 +16,7 @@ class Shapes:
     """One micro batch: `rows` of `seq` tokens, `micro` of them a step on each rank, the last one of `rest` rows if not 0.
 
     `pairs` is the sum of squared piece lengths over all rows, the size of full attention; None means whole rows.
+    `pieces` is how many texts the rows hold, for models that say something of each; None means one a row.
     """
 
     rows: N
@@ -23,6 +24,7 @@ class Shapes:
     micro: N = 1
     rest: N = 0
     pairs: N | None = None
+    pieces: N | None = None
     packed: bool = False  # rows of several pieces, whose attention outputs are joined, and positions given per row
     scores: N = 0  # 1 where attention scores are stored instead of kept on chip
 

@@ -245,7 +245,7 @@ def flops(work: Work) -> tuple[N, N, N]:
 def _of_step(count: N, work: Work) -> N:
     """From one full micro batch to the step; divided first where that is exact, so that int64 holds what a step takes."""
     whole, rest = work.step_tokens // work.tokens, work.step_tokens % work.tokens
-    return count * whole + count // work.tokens * rest
+    return count * whole + count // work.tokens * rest + count % work.tokens * rest // work.tokens
 
 
 def _comms(work: Work) -> Iterator[tuple[N, Comm]]:

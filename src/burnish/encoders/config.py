@@ -50,7 +50,7 @@ class EncoderConfig(Section):
             raise ValueError(f"table {self.table}: positions are counted from row {self.offset}; give it more rows")
         if (self.head == NONE) != (not self.labels) or len(set(self.labels)) < len(self.labels):
             raise ValueError(f"labels {self.labels} of head {self.head!r}: a head has classes of different names")
-        if self.pooler and self.head == TOKENS or not self.pooler and self.head == SEQUENCE:
+        if (self.pooler and self.head == TOKENS) or (not self.pooler and self.head == SEQUENCE):
             raise ValueError(f"pooler {self.pooler}: a head of kind {self.head!r} is read off the other kind of body")
         return self
 

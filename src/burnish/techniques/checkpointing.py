@@ -3,8 +3,8 @@
 Idea    Chen et al. 2016, "Training deep nets with sublinear memory cost" (arXiv 1604.06174): keep a layer's input only.
         Korthikanti et al. 2022, "Reducing activation recomputation" (arXiv 2205.05198), section 5: choose by operation.
 Price   full, every: a second forward of the layer; its last matrix product is not run again, because nothing in its
-        backward needs the result (torch stops the second forward early), unless it is one over experts. selective:
-        norms, gated product and rotary again, no matrix product but that one.
+        backward needs the result (torch stops the second forward early), unless it is one over experts or a norm
+        stands behind it. selective: norms, activations and rotary again, no matrix product but one over experts.
 Gain    full, every: only the layer's input stays. selective: the inputs of matrix products go, their outputs stay.
 Limits  the layer's own peak comes back while its backward runs; the loss head is never checkpointed.
 """
@@ -150,13 +150,18 @@ def _counts(config: Config, work: Work, mesh: Mesh, layers: int) -> tuple[N, N, 
 
 def _recomputed(block: Block) -> Block:
     """One kind of layer, checkpointed: nothing saved but what enters it; collectives of its forward happen twice."""
-    again = sum(op.flops for op in block.ops[: _last_product(block)]) + _last_again(block)
+    again = sum(op.flops for op in block.ops[: _last_product(block) + _read_on(block)]) + _last_again(block)
     return replace(_kept(block, {}), recomputed=again)
 
 
 def _last_product(block: Block) -> int:
     """Where the last matrix product of a layer stands."""
     return max(k for k, op in enumerate(block.ops) if op.group in PRODUCTS)
+
+
+def _read_on(block: Block) -> bool:
+    """Whether what the last product gives is kept for backward, as by a norm behind it."""
+    return any(op.saved for op in block.ops[_last_product(block) + 1 :])
 
 
 def _last_again(block: Block) -> N:
@@ -166,9 +171,9 @@ def _last_again(block: Block) -> N:
 
 
 def _selected(block: Block) -> Block:
-    """One kind of layer that keeps what its products and its attention give; the last product's output nobody needs."""
+    """One kind of layer that keeps what its products and its attention give; the last product's only if it is read on."""
     kept: dict[str, tuple[Saved, ...]] = {}
-    for op in block.ops[: _last_product(block)]:
+    for op in block.ops[: _last_product(block) + _read_on(block)]:
         if op.group in PRODUCTS and op.shapes:
             kept[op.name] = (Saved("output", ACTIVATION, op.made),)
         elif op.group == "attention":
