@@ -48,7 +48,8 @@ def snapshot(name: str, revision: str | None = None, *, renew: bool = False) -> 
     if not renew and (cached := _cached(name, revision)) is not None:
         return cached
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import disable_progress_bars, logging
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     logging.set_verbosity_error()
     if not sys.stderr.isatty():

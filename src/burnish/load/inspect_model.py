@@ -13,7 +13,7 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.inspect_tokenizer import tokenizer_of
-from burnish.tables.tensor_parts import CONTEXT_KEYS, DERIVED, ORDER, SIZE_KEYS, part_of
+from burnish.tables.tensor_parts import CAUSAL, CONTEXT_KEYS, DERIVED, ORDER, SIZE_KEYS, part_of
 
 CHEAP = 2**26  # bytes of an embedding that are read to see whether the head equals it
 TOKENS = 1000  # of a text whose cache is counted
@@ -203,7 +203,7 @@ def _memory(
 ) -> dict[str, Any]:
     """Bytes of the weights, and of keys and values of TOKENS tokens (2 * layers * kv_heads * head_dim a token)."""
     layers, kv_heads, head_dim = (sizes[name] for name in ("layers", "kv_heads", "head_dim"))
-    causal = config is not None or "CausalLM" in str(settings.get("architectures"))
+    causal = config is not None or CAUSAL.search(str(settings.get("architectures")))
     elements = None
     if causal and layers and kv_heads and head_dim:
         window = min(config.window or TOKENS, TOKENS) if config is not None else TOKENS

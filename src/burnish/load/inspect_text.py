@@ -114,8 +114,8 @@ def _tie(tie: Mapping[str, Any]) -> str:
 
 def _formats(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
-        size, bits = _bytes(row["bytes"]), f"{row['bits']:.3g} bits each"
-        yield f"{'':<{LABEL}}{row['format']:<14}{row['elements']:>16,}{size:>12}  {bits}, {counted(row['tensors'], 'tensor')}"
+        bits, count = f"{row['bits']:.3g} bits", counted(row["tensors"], "tensor")
+        yield f"{'':<{LABEL}}{row['format']:<14}{row['elements']:>16,}{_bytes(row['bytes']):>10}{bits:>10}  {count}"
 
 
 def _tokenizer(tokenizer: Mapping[str, Any] | None, ends: list[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # Tensors that follow from the settings and are no weights: rotary frequencies, masks, position numbers.
-DERIVED = re.compile(r"(?:inv_freq|position_ids|masked_bias|attn\.bias|attention\.bias)$")
+DERIVED = re.compile(r"(?:inv_freq|position_ids|masked_bias|(?:^|\.)(?:attn|attention)\.bias)$")
 
 # Part -> what its names hold; the first that matches counts.
 PARTS = {
@@ -33,6 +33,8 @@ SIZE_KEYS = {
     "topk": ("num_experts_per_tok",),
 }
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+# What names of architectures that write text on hold; these keep keys and values.
+CAUSAL = re.compile(r"CausalLM|LMHead")
 
 
 def part_of(name: str) -> str:
