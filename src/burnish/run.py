@@ -68,6 +68,7 @@ def run(
         recipe, locked = recipe_files.load_locked(recipe, overrides)
     require_torch("burnish run")
     from burnish.data.prepare import prepare
+    from burnish.load.source import open_model
     from burnish.measure import clock
     from burnish.runnable import check_runnable, make_loss, make_trainable, pick_device, processor, settle_compile
 
@@ -86,7 +87,8 @@ def run(
     found = _begin(place, fresh)
     screen.say(f"{recipe.name}: on {detect().name} ({device_note}), {recipe.machine.threads} threads, in {place.path}")
     with screen.task("tokenize") as watch, clock(found.seconds, "data"):
-        data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch)
+        files = open_model(recipe.train.init).tokenizer if recipe.train.init is not None else None
+        data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch, files=files)
     this_lock = lock.make_lock(data.fingerprints, processor(), device)
     found.notes += lock.check_lock(locked, this_lock, name) if locked else []
     with clock(found.seconds, "build"):
@@ -95,7 +97,7 @@ def run(
     found.notes += [reason] if reason else []
     with run_folder.opened(place, fresh):
         recipe_files.save_lock(recipe, this_lock, place.path)
-        data.tokenizer.save(place.tokenizer)
+        data.save_tokenizer(place.tokenizer)
         plan, outcome = _train(recipe, place, data, make_trainable(recipe, loss), found, device, screen)
         if "export" in stages:
             _finish(recipe, place, data, outcome, found)

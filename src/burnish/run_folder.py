@@ -24,6 +24,7 @@ OURS = {
     recipe_files.LOCK_NAME,
     "plan.json",
     "tokenizer.json",
+    "tokenizer_config.json",
     "metrics.jsonl",
     "records.json",
     "report.json",
