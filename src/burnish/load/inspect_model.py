@@ -13,6 +13,7 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.inspect_tokenizer import tokenizer_of
+from burnish.load.known_family import Known, known_family
 from burnish.tables.tensor_parts import CAUSAL, CONTEXT_KEYS, DERIVED, ORDER, SIZE_KEYS, part_of
 
 CHEAP = 2**26  # bytes of an embedding that are read to see whether the head equals it
@@ -26,9 +27,10 @@ def inspect_model(checkpoint: Checkpoint) -> dict[str, Any]:
     Sizes are elements, `bytes` are bytes; what does not apply or is not known is None. A model of an unknown family is
     described as far as its settings go; `known` is then false and `refused` says why it cannot be loaded.
     """
-    config, refused = _config(checkpoint)
+    known, refused = _known(checkpoint)
+    config = known.decoder if known is not None else None
     weights = {n: t for n, t in checkpoint.tensors.items() if not DERIVED.search(n) and not _integers(t)}
-    sizes = _sizes(checkpoint.config, config)
+    sizes = _sizes(checkpoint.config, known)
     tie = _tie(checkpoint, config, weights)
     counted = {n: t for n, t in weights.items() if not (tie["declared"] and part_of(n) == "head" and n == tie["head"])}
     parts = _parts(counted)
@@ -38,13 +40,13 @@ def inspect_model(checkpoint: Checkpoint) -> dict[str, Any]:
         "format": checkpoint.format,
         "family": checkpoint.config.get("model_type"),
         "architecture": next(iter(_list(checkpoint.config.get("architectures"))), None),
-        "known": config is not None,
+        "known": known is not None,
         "refused": refused,
         "parameters": {"total": sum(parts.values()), "active": _active(parts, sizes), **parts},
         "sizes": sizes,
-        "context": context if config is None else config.max_positions,
-        "rope": _rope(checkpoint.config, config),
-        "window": _window(checkpoint.config, config),
+        "context": context if known is None else known.config.max_positions,
+        "rope": _rope(checkpoint.config, known),
+        "window": _window(checkpoint.config, known),
         "tie": tie,
         "files": sorted({tensor.file.name for tensor in checkpoint.tensors.values()}),
         "bytes": sum(tensor.bytes for tensor in checkpoint.tensors.values()),
@@ -52,8 +54,8 @@ def inspect_model(checkpoint: Checkpoint) -> dict[str, Any]:
         "tokenizer": tokenizer_of(checkpoint),
         "ends": _list(checkpoint.generation.get("eos_token_id", checkpoint.config.get("eos_token_id"))),
         "code": bool(checkpoint.config.get("auto_map")),
-        "compared": _compared(checkpoint, config),
-        "memory": _memory(sum(parts.values()), sizes, config, checkpoint.config),
+        "compared": _compared(known),
+        "memory": _memory(sum(parts.values()), sizes, known, checkpoint.config),
         "tensors": {
             name: {
                 "shape": list(t.shape),
@@ -67,16 +69,16 @@ def inspect_model(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _config(checkpoint: Checkpoint) -> tuple[ModelConfig | None, str | None]:
+def _known(checkpoint: Checkpoint) -> tuple[Known | None, str | None]:
     try:
-        return ModelConfig.from_hf(checkpoint.config, checkpoint.where), None
+        return known_family(checkpoint), None
     except UserError as error:
         return None, str(error).removeprefix(f"{checkpoint.where}: ")
 
 
-def _sizes(settings: Mapping[str, Any], config: ModelConfig | None) -> dict[str, int | None]:
-    if config is not None:
-        return {name: getattr(config, name) or None for name in SIZE_KEYS}
+def _sizes(settings: Mapping[str, Any], known: Known | None) -> dict[str, int | None]:
+    if known is not None:
+        return {name: getattr(known.config, name, None) or None for name in SIZE_KEYS}
     found = {name: _first(settings, keys) for name, keys in SIZE_KEYS.items()}
     if not found["head_dim"] and found["hidden"] and found["heads"]:
         found["head_dim"] = found["hidden"] // found["heads"]
@@ -112,10 +114,11 @@ def _active(parts: Mapping[str, int], sizes: Mapping[str, int | None]) -> int | 
     return sum(parts.values()) - parts["experts"] + parts["experts"] * min(topk, experts) // experts
 
 
-def _rope(settings: Mapping[str, Any], config: ModelConfig | None) -> dict[str, Any] | None:
+def _rope(settings: Mapping[str, Any], known: Known | None) -> dict[str, Any] | None:
     """Base and stretching of the rotary embedding; None for a model that has none."""
-    if config is not None:
-        if config.traits.learned_positions:
+    if known is not None:
+        config = known.decoder
+        if config is None or config.traits.learned_positions:
             return None
         scaling = config.rope_scaling
         return {"theta": config.rope_theta, "scaling": None if scaling is None else scaling.to_hf()}
@@ -124,12 +127,13 @@ def _rope(settings: Mapping[str, Any], config: ModelConfig | None) -> dict[str, 
     return None if theta is None else {"theta": theta, "scaling": settings.get("rope_scaling")}
 
 
-def _window(settings: Mapping[str, Any], config: ModelConfig | None) -> dict[str, Any] | None:
+def _window(settings: Mapping[str, Any], known: Known | None) -> dict[str, Any] | None:
     """How many positions a token sees where that is not all, and from which layer on."""
-    if config is None:
+    if known is None:
         size = settings.get("sliding_window")
         return {"tokens": size, "from_layer": None} if type(size) is int and size > 0 else None
-    return {"tokens": config.window, "from_layer": config.window_from} if config.window else None
+    config = known.decoder
+    return {"tokens": config.window, "from_layer": config.window_from} if config and config.window else None
 
 
 def _tie(checkpoint: Checkpoint, config: ModelConfig | None, weights: Mapping[str, StoredTensor]) -> dict[str, Any]:
@@ -187,23 +191,22 @@ def _formats(tensors: Mapping[str, StoredTensor]) -> list[dict[str, Any]]:
     return sorted(made.values(), key=lambda row: -row["bytes"])
 
 
-def _compared(checkpoint: Checkpoint, config: ModelConfig | None) -> dict[str, Any] | None:
-    """What the family's decoder needs and is not there, and the reverse; None for a family that is not known."""
-    if config is None:
+def _compared(known: Known | None) -> dict[str, Any] | None:
+    """What the family needs and is not there, and the reverse; None for a family that is not known."""
+    if known is None:
         return None
-    from burnish.load.model import compare
-
-    found = compare(checkpoint, config)
+    found = known.compare()
     shapes = {name: [list(found.found[name].shape), list(wanted)] for name, wanted in found.misshapen.items()}
     return {"missing": list(found.missing), "unexpected": list(found.unexpected), "misshapen": shapes}
 
 
 def _memory(
-    parameters: int, sizes: Mapping[str, int | None], config: ModelConfig | None, settings: Mapping[str, Any]
+    parameters: int, sizes: Mapping[str, int | None], known: Known | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Bytes of the weights, and of keys and values of TOKENS tokens (2 * layers * kv_heads * head_dim a token)."""
     layers, kv_heads, head_dim = (sizes[name] for name in ("layers", "kv_heads", "head_dim"))
-    causal = config is not None or CAUSAL.search(str(settings.get("architectures")))
+    config = known.decoder if known is not None else None
+    causal = config is not None or (known is None and CAUSAL.search(str(settings.get("architectures"))))
     elements = None
     if causal and layers and kv_heads and head_dim:
         window = min(config.window or TOKENS, TOKENS) if config is not None else TOKENS
