@@ -44,7 +44,6 @@ def _following(commands: tuple[str, ...]) -> Iterator[str]:
 
 
 def _line(label: str, text: str) -> list[str]:
-    indent = " " * LABEL
-    return textwrap.wrap(
-        text, WIDE, initial_indent=f"{label:<{LABEL}}", subsequent_indent=indent, break_long_words=False
-    )
+    """A label and its text on as many lines as it takes; a path stays in one piece, so that it can be copied."""
+    lines = textwrap.wrap(text, WIDE - LABEL, break_long_words=False, break_on_hyphens=False)
+    return [f"{label if not number else '':<{LABEL}}{line}" for number, line in enumerate(lines)]

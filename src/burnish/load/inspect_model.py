@@ -14,6 +14,7 @@ from burnish.errors import UserError
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.inspect_tokenizer import tokenizer_of
 from burnish.load.known_family import Known, known_family
+from burnish.load.torch_needed import torch_here
 from burnish.tables.tensor_parts import CAUSAL, CONTEXT_KEYS, DERIVED, ORDER, SIZE_KEYS, part_of
 
 CHEAP = 2**26  # bytes of an embedding that are read to see whether the head equals it
@@ -168,7 +169,7 @@ def _stored_name(name: str, weights: Mapping[str, StoredTensor]) -> str | None:
 def _equal(one: StoredTensor, two: StoredTensor) -> bool | None:
     if one.shape != two.shape or one.format != two.format:
         return False
-    if one.bytes > CHEAP:
+    if one.bytes > CHEAP or not torch_here():
         return None
     import torch
 
@@ -192,8 +193,8 @@ def _formats(tensors: Mapping[str, StoredTensor]) -> list[dict[str, Any]]:
 
 
 def _compared(known: Known | None) -> dict[str, Any] | None:
-    """What the family needs and is not there, and the reverse; None for a family that is not known."""
-    if known is None:
+    """What the family needs and is not there, and the reverse; None for a family that is not known, or without torch."""
+    if known is None or not torch_here():
         return None
     found = known.compare()
     shapes = {name: [list(found.found[name].shape), list(wanted)] for name, wanted in found.misshapen.items()}

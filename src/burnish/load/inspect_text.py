@@ -107,7 +107,7 @@ def _tie(tie: Mapping[str, Any]) -> str:
         return "no head in the files"
     if not tie["written"]:
         return "yes: the head is the embedding"
-    fact = {True: "equals the embedding", False: "differs from the embedding", None: "was not compared (large)"}
+    fact = {True: "equals the embedding", False: "differs from the embedding", None: "was not compared"}
     declared = {True: "declared", False: "not declared", None: "not said"}[tie["declared"]]
     return f"{declared}; a head is in the files and {fact[tie['equal']]}"
 
@@ -133,7 +133,8 @@ def _tokenizer(tokenizer: Mapping[str, Any] | None, ends: list[Any]) -> str:
 def _check(found: Mapping[str, Any]) -> str:
     compared = found["compared"]
     if compared is None:
-        return f"not loadable: {found['refused']}"
+        refused = found["refused"]
+        return f"not loadable: {refused}" if refused else "none without torch: pip install 'burnish[train]'"
     if not any(compared.values()):
         return "every tensor that the family needs is there, and no other"
     return "; ".join(_few(what, names) for what, names in compared.items() if names)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.errors import UserError
 from burnish.load.checkpoint import StoredTensor
 from burnish.load.safetensors_file import check_name, check_readable
+from burnish.load.torch_needed import need_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,7 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
 
     Raises UserError naming the file and what it asks for when it is more than a dictionary of plain tensors.
     """
+    need_torch(f"{file}: reading a pickle")
     from torch import Tensor
 
     content = _load(file)

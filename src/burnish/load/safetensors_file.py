@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from burnish.errors import UserError
 from burnish.load.checkpoint import StoredTensor
 from burnish.load.json_object import parse_object
+from burnish.load.torch_needed import need_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,6 +140,7 @@ def _check_cover(file: Path, entries: Mapping[str, _Entry], data: int, size: int
 
 def _read(file: Path, version: tuple[int, ...], name: str, entry: _Entry) -> Tensor:
     """A copy of a tensor; not mapped, since a mapped file that is cut short ends the process."""
+    need_torch(f"{file}: reading weights")
     import torch
 
     check_readable(file, name, entry.format)

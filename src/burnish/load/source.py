@@ -8,6 +8,7 @@ from burnish.errors import UserError, nearest
 from burnish.load.checkpoint import Checkpoint
 from burnish.load.folder import CONFIG, open_folder
 from burnish.load.hub import parse, snapshot
+from burnish.load.torch_needed import need_torch
 from burnish.load.wheels import Progress, fetched, shipped_models
 
 _RUN, _MODEL = "recipe.lock.yaml", "model"  # what a run folder has, and where its export lies
@@ -22,6 +23,7 @@ def open_model(source: str | Path, progress: Progress | None = None) -> Checkpoi
     place = located(source, progress)
     if place.is_dir():
         return open_folder(place)
+    need_torch(f"{place}: reading a {GGUF} file")
     from burnish.load.gguf import open_gguf
 
     return open_gguf(place)
