@@ -18,7 +18,7 @@ LAYERS = (
     ("interconnect", "architecture", "columns"),
     ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts", "expert_parts"),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
-    ("ops", "data", "describe", "reported", "tensors", "layout"),
+    ("ops", "data", "describe", "reported", "tensors", "layout", "gguf_files"),
     ("encoders",),
     ("load",),
     ("techniques",),
