@@ -169,7 +169,7 @@ def test_uv_where_there_is_no_pip(wheel, place, tmp_path, monkeypatch):
 
 def test_a_cache_that_cannot_be_written(wheel, tmp_path):
     (tmp_path / "file").write_text("")
-    refused(row_of(wheel), tmp_path / "file/models/test-1.0", "cannot be written", "BURNISH_CACHE")
+    refused(row_of(wheel), tmp_path / "file/models/test-1.0", "cannot be kept", "BURNISH_CACHE")
 
 
 def test_two_at_once_do_the_work_once(wheel, place, monkeypatch):

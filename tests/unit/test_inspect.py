@@ -234,6 +234,9 @@ def test_every_way_to_name_a_model(tmp_path, monkeypatch):
         ("none.gguf", "no such folder or file"),
         ("m/none", "no such folder or file"),
         ("./none", "no such folder or file"),
+        ("~nobody-of-this-name/m", "cannot be read"),
+        ("m" * 5000, "cannot be read"),
+        ("m\0", "no such folder or file"),
     ):
         with pytest.raises(UserError) as caught:
             open_model(source)

@@ -80,6 +80,16 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
         found.tensors["a.weight"].read()
 
 
+def test_a_pickle_that_is_cut_after_it_was_opened_is_not_mapped_any_more(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"t": torch.ones(2**18)}, folder / "pytorch_model.bin")
+    found = open_folder(folder).tensors["t"]
+    with (folder / "pytorch_model.bin").open("r+b") as stream:
+        stream.truncate(100)
+    with pytest.raises(UserError, match="changed while it was being read"):
+        found.read()
+
+
 TEMPLATES = {
     "file": {"chat_template.jinja": "file"},
     "folder": {"additional_chat_templates/default.jinja": "folder", "additional_chat_templates/tool_use.jinja": "no"},

@@ -47,6 +47,13 @@ def open_folder(path: str | Path) -> Checkpoint:
     leads out of the folder. pytorch_model.bin is read where there is no safetensors file, and only if it is plain tensors.
     """
     folder = Path(path)
+    try:
+        return _opened(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error.strerror or error})") from None
+
+
+def _opened(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; a model folder holds {CONFIG} and {SINGLE}")
     if not there(folder, CONFIG):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.errors import UserError
 from burnish.load.checkpoint import StoredTensor
+from burnish.load.regular_file import changed, version_of
 from burnish.load.safetensors_file import check_name, check_readable
 from burnish.load.torch_needed import need_torch
 
@@ -32,17 +33,17 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
     need_torch(f"{file}: reading a pickle")
     from torch import Tensor
 
-    content = _load(file)
+    content, version = _load(file), version_of(file)
     if not isinstance(content, dict):
         raise UserError(f"{file}: the pickle holds a {type(content).__name__}, not names with their tensors")
-    size, made = file.stat().st_size, {}
+    made = {}
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise UserError(
                 f"{file}: {str(name)[:80]!a} is a {type(tensor).__name__}, not a tensor; save the state_dict alone"
             )
         check_name(file, name)
-        made[name] = _stored(file, name, tensor, size)
+        made[name] = _stored(file, version, name, tensor)
     return made
 
 
@@ -77,18 +78,24 @@ def _read(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)  # the format before zip archives
 
 
-def _stored(file: Path, name: str, tensor: Tensor, file_bytes: int) -> StoredTensor:
+def _stored(file: Path, version: tuple[int, ...], name: str, tensor: Tensor) -> StoredTensor:
     import torch
 
     kind, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
     plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-    if not plain or size > file_bytes:
+    if not plain or size > version[0]:
         raise UserError(f"{file}: {name} is no plain tensor that the file holds; convert it to safetensors")
-    return StoredTensor(tuple(tensor.shape), kind, size, file, partial(_copy, file, name, kind, tensor))
+    return StoredTensor(tuple(tensor.shape), kind, size, file, partial(_copy, file, version, name, kind, tensor))
 
 
-def _copy(file: Path, name: str, kind: str, tensor: Tensor) -> Tensor:
+def _copy(file: Path, version: tuple[int, ...], name: str, kind: str, tensor: Tensor) -> Tensor:
+    """A copy that hangs on no mapped file; a mapped file that was cut short would end the process."""
     import torch
 
     check_readable(file, name, kind)
+    try:
+        if version_of(file) != version:
+            raise changed(file)
+    except OSError:
+        raise changed(file) from None
     return tensor.detach().clone(memory_format=torch.contiguous_format)

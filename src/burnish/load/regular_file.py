@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -56,3 +57,14 @@ def text_of(path: Path, most_bytes: int) -> bytes:
             f"{path}: has {show(size, 'bytes')}, more than the {show(most_bytes, 'bytes')} read of such a file"
         )
     return content
+
+
+def version_of(file: Path | int) -> tuple[int, ...]:
+    """What changes when a file is written again: size, time of writing, and which file it is."""
+    about = os.stat(file)
+    return about.st_size, about.st_mtime_ns, about.st_ino
+
+
+def changed(file: Path) -> UserError:
+    """The error for a file that is no longer the one that was opened."""
+    return UserError(f"{file}: was changed while it was being read; start again")

@@ -6,7 +6,6 @@ type, shape, from and to), then the data, which the tensors fill without gap or 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from math import prod
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from burnish.errors import UserError
 from burnish.load.checkpoint import StoredTensor
 from burnish.load.json_object import parse_object
+from burnish.load.regular_file import changed, version_of
 from burnish.load.torch_needed import need_torch
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
             if length > MOST_HEADER:
                 raise _unsound(file, f"its header claims {length} bytes, at most {MOST_HEADER} are allowed")
             text = _exactly(stream.read(length), length, file)
-            version = _version(stream.fileno())
+            version = version_of(stream.fileno())
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
     except OSError as error:
@@ -148,21 +148,15 @@ def _read(file: Path, version: tuple[int, ...], name: str, entry: _Entry) -> Ten
     into: Any = made.view(torch.uint8).numpy()
     try:
         with file.open("rb") as stream:
-            if _version(stream.fileno()) != version:
-                raise UserError(f"{file}: was changed while it was being read; start again")
+            if version_of(stream.fileno()) != version:
+                raise changed(file)
             stream.seek(entry.start)
             got = stream.readinto(into) if made.numel() else 0
     except OSError as error:
         raise UserError(f"{file}: {name} cannot be read ({error.strerror or error})") from None
     if got != entry.end - entry.start:
-        raise UserError(f"{file}: was cut short while it was being read; start again")
+        raise changed(file)
     return made.reshape(entry.shape)
-
-
-def _version(handle: int) -> tuple[int, ...]:
-    """What changes when a file is written again: size, time of writing, and which file it is."""
-    about = os.fstat(handle)
-    return about.st_size, about.st_mtime_ns, about.st_ino
 
 
 def _exactly(read: bytes, wanted: int, file: Path) -> bytes:

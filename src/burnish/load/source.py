@@ -31,7 +31,14 @@ def open_model(source: str | Path, progress: Progress | None = None) -> Checkpoi
 
 def located(source: str | Path, progress: Progress | None = None) -> Path:
     """The model folder or GGUF file that `source` names. Raises UserError as `open_model` does; opens nothing."""
-    name, path = str(source), Path(source).expanduser()
+    try:
+        found = _on_disk(Path(source).expanduser())
+    except (OSError, RuntimeError) as error:  # a folder that may not be looked into; a home that nobody has
+        raise UserError(f"{source}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    return found or _by_name(source, progress)
+
+
+def _on_disk(path: Path) -> Path | None:
     if path.is_dir():
         return _of_run(path) if (path / _RUN).is_file() else _of_folder(path)
     if path.exists():
@@ -40,6 +47,11 @@ def located(source: str | Path, progress: Progress | None = None) -> Path:
                 f"{path}: is no {GGUF} file; name the folder it is in, which has config.json, or a {GGUF} file"
             )
         return path
+    return None
+
+
+def _by_name(source: str | Path, progress: Progress | None) -> Path:
+    name = str(source)
     if name in shipped_models():
         return fetched(name, progress=progress)
     if isinstance(source, str) and not _looks_like_path(name) and (asked := parse(name)):

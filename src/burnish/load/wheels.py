@@ -91,17 +91,17 @@ def fetched(name: str, *, check: bool = False, progress: Progress | None = None)
 
 def fetch_model(model: ShippedModel, place: Path, *, check: bool = False, progress: Progress | None = None) -> Path:
     """`fetched` of a row and a folder. Of two processes at once the second waits and uses what the first has made."""
-    if not whole(model, place, check):
-        try:
+    try:
+        if not whole(model, place, check):
             place.parent.mkdir(parents=True, exist_ok=True)
             with _alone(place.parent):
                 if not whole(model, place, check):
                     _make(model, place, progress or (lambda done, total: None))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(
-                f"{place.parent}: {model.name} cannot be written here ({reason}); set BURNISH_CACHE to a writable folder"
-            ) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"{place.parent}: {model.name} cannot be kept here ({reason}); set BURNISH_CACHE to a writable folder"
+        ) from None
     return place / model.file
 
 
