@@ -118,15 +118,15 @@ def of_factors(given: np.ndarray, theta: float, head_dim: int, original: int | N
     tries = [(factor, low, high, float(original or published))]
     smooth = (1 / given - 1 / factor) / (1 - 1 / factor) if factor > 1 else np.ones_like(given)
     between = (smooth > _SAME) & (smooth < 1 - _SAME)
-    if between.sum() > 1:
-        slope, start = np.polyfit(1 / lengths[between], smooth[between], 1)
-        if slope > 0 > start:
-            width = (original or published) / slope
-            tries.append(
-                (factor, round(-start * width, 6), round((1 - start) * width, 6), float(original or published))
-            )
+    reached = between | (np.arange(len(given)) == given.argmax())  # where the wavelengths end before the blend does
+    for fitted in (between, reached):
+        if fitted.sum() > 1:
+            slope, start = np.polyfit(1 / lengths[fitted], smooth[fitted], 1)
+            width = (original or published) / slope if slope > 0 > start else 0.0
+            low, high = (float(f"{share * width:.9g}") for share in (-start, 1 - start))  # as people write numbers
+            tries.append((factor, low, high, float(original or published)))
     for one in tries:
-        if np.allclose(_factors(*one, lengths), given, rtol=_SAME, atol=0):
+        if one[2] > one[1] > 0 and np.allclose(_factors(*one, lengths), given, rtol=_SAME, atol=0):
             keys = ("factor", "low_freq_factor", "high_freq_factor")
             return {
                 "rope_type": "llama3",
