@@ -61,17 +61,21 @@ def train(recipe: RecipeName, overrides: Overrides = None, out: Out = None, fres
 
 @app.command()
 def export(
-    run: Folder, to: Annotated[Path | None, typer.Option("--to", help="Model folder; default RUN/model.")] = None
+    model: Annotated[str, typer.Argument(help="A run folder, or any other model (see `burnish inspect`).")],
+    to: Annotated[Path | None, typer.Option("--to", help="Folder, or FILE.gguf; default RUN/model.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="float32, float16, bfloat16; GGUF: f16, q8_0, ...")
+    ] = None,
 ) -> None:
-    """Write a run's best checkpoint as a Hugging Face model folder and check it by loading it again."""
+    """Write a model as a Hugging Face folder or a GGUF file, and check it by reading it again."""
     from burnish import finished, show
 
-    show.checks(finished.export(run, to))
+    show.checks(finished.export(model, to, dtype))
 
 
 @app.command()
 def generate(
-    model: Annotated[Path, typer.Argument(help="A model folder, or a run folder.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a .gguf file, or a model's name.")],
     prompt: Annotated[list[str], typer.Argument(help="One or more prompts.")],
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 100,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.0,
@@ -80,8 +84,8 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Text to stop before; may be repeated.")] = None,
 ) -> None:
-    """Continue prompts with a trained model."""
-    from burnish import finished
+    """Continue prompts with a model."""
+    from burnish.finished import require_torch
 
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -90,7 +94,10 @@ def generate(
         "top_p": top_p,
     }
     settings |= {"seed": seed, "stop": tuple(stop or ())}
-    for text in finished.generate(model, prompt, settings, lambda said: print(f"warning: {said}", file=sys.stderr)):
+    require_torch("burnish generate")
+    from burnish.serve.prompts import continued
+
+    for text in continued(model, prompt, settings, lambda said: print(f"warning: {said}", file=sys.stderr)):
         print(text)
 
 

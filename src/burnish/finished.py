@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from burnish import recipe_files, records, run_folder
 from burnish.errors import MissingExtra, UserError
@@ -27,13 +25,31 @@ def require_torch(verb: str) -> None:
             raise MissingExtra(verb, "train", package)
 
 
-def export(folder: Path, to: Path | None = None) -> dict[str, bool | float | str]:
-    """Write a run's best checkpoint as a model folder (default RUN/model). Raises UserError when there is none."""
+def export(source: str | Path, to: Path | None = None, form: str | None = None) -> dict[str, bool | float | str]:
+    """Write a run's best checkpoint as a model folder (default RUN/model), or any other model in another format.
+
+    `form`: what elements are stored as; a `to` that ends in .gguf is a GGUF file. Raises UserError when there is none.
+    """
     require_torch("burnish export")
+    from burnish.export.convert import GGUF, convert
+    from burnish.load.source import open_model
+
+    path = Path(source)
+    if not (path / recipe_files.LOCK_NAME).is_file():
+        if to is None:
+            raise UserError(f"{source}: is no run folder; say where the model goes with --to FOLDER or --to FILE.gguf")
+        return convert(open_model(source), to, form)
+    if to is not None and to.suffix.lower() == GGUF:
+        _export_run(path, None, None)
+        return convert(open_model(path), to, form)
+    return _export_run(path, to, form)
+
+
+def _export_run(folder: Path, to: Path | None, form: str | None) -> dict[str, bool | float | str]:
     from burnish.runnable import best_checkpoint, load_best
 
     place = run_folder.open_run(folder)
-    recipe = recipe_files.load(str(place.lock))
+    recipe = recipe_files.load(str(place.lock), [] if form is None else [f"export.dtype={form}"])
     return export_model(recipe, place, load_best(recipe, best_checkpoint(place.checkpoints)), to or place.model)
 
 
@@ -58,40 +74,6 @@ def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> 
     if found.pop("weights_different"):
         raise RuntimeError(f"{to}: the exported weights do not read back as they were written")
     return found
-
-
-def generate(
-    model: Path, prompts: list[str], settings: Mapping[str, Any], warn: Callable[[str], None] = lambda text: None
-) -> list[str]:
-    """Continue prompts with the model of a folder (a run folder's model works too). Raises UserError as it reads it.
-
-    `warn` is told when more is asked for than the model has seen in training.
-    """
-    require_torch("burnish generate")
-    from burnish.data.tokenizer import Tokenizer
-    from burnish.export.safetensors import TRAINED_LENGTH
-    from burnish.load.model import load_folder
-    from burnish.serve.generate import complete
-    from burnish.serve.sampling import Sampling
-
-    folder = model / "model" if (model / recipe_files.LOCK_NAME).is_file() else model
-    if folder != model and not folder.is_dir():
-        raise UserError(f"{model}: has no exported model yet; write it with `burnish export {model}`")
-    decoder, config = load_folder(folder)
-    tokenizer = Tokenizer.load(folder, config.eos)
-    tokenizer.check_vocab(config.vocab)
-    options = Sampling(eos=config.eos, **settings)
-    encoded = [tokenizer.encode_prompt(prompt) for prompt in prompts]
-    seen = json.loads((folder / "config.json").read_text(encoding="utf-8")).get(TRAINED_LENGTH)
-    longest = max(map(len, encoded), default=0)
-    if isinstance(seen, int) and longest + options.max_new_tokens > seen:
-        fix = f"--max-new-tokens {seen - longest} stays within it" if longest < seen else "shorten the prompt"
-        warn(
-            f"{longest} tokens and {options.max_new_tokens} new ones are more than the {seen} that the model was trained "
-            f"on at once; what it writes beyond them is likely to make no sense ({fix})"
-        )
-    done = complete(decoder.float(), encoded, options, decode=tokenizer.decode)
-    return [prompt + (c.text) for prompt, c in zip(prompts, done, strict=True)]
 
 
 def report(folder: Path) -> Report:

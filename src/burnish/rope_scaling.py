@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -22,7 +22,7 @@ KEYS = {
     "mscale": "mscale",
     "mscale_all_dim": "mscale_all_dim",
 }
-USED = {  # which settings a kind has beside its factor
+USED: dict[str, tuple[str, ...]] = {  # which settings a kind has beside its factor
     "linear": (),
     "llama3": ("original_max_positions", "low_freq_factor", "high_freq_factor"),
     "yarn": (
@@ -74,8 +74,8 @@ class RopeScaling(Section):
         kind = given.get("rope_type", given.get("type"))
         if kind == "default":
             return None
-        if kind not in get_args(Kind):
-            raise UserError(f"{where}: rope_scaling of kind {kind!r}; {nearest(str(kind), get_args(Kind))}")
+        if not isinstance(kind, str) or kind not in USED:
+            raise UserError(f"{where}: rope_scaling of kind {kind!r}; {nearest(str(kind), USED)}")
         if given.get("partial_rotary_factor", 1.0) != 1.0:
             raise UserError(f"{where}: rope_scaling.partial_rotary_factor: heads are turned whole here; 1 is needed")
         fields = {ours: given[KEYS[ours]] for ours in USED[kind] if given.get(KEYS[ours]) is not None}
@@ -84,7 +84,7 @@ class RopeScaling(Section):
         if kind == "yarn":
             fields.setdefault("original_max_positions", max_positions)
         try:
-            made = cls(kind=kind, factor=given.get("factor"), **fields)
+            made = cls.model_validate({"kind": kind, "factor": given.get("factor"), **fields})
         except ValidationError as error:
             first = error.errors()[0]
             key = KEYS.get(str(first["loc"][0]), str(first["loc"][0]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from burnish import lock, recipe_files, records, run_folder
 from burnish.errors import BudgetNotMet
-from burnish.finished import export_model, generate, require_torch
+from burnish.finished import export_model, require_torch
 from burnish.finished import report as report_again
 from burnish.hardware import Chip, detect
 from burnish.out_of_memory import is_out_of_memory
@@ -247,7 +247,9 @@ def _samples(recipe: Recipe, place: RunFolder) -> tuple[Sample, ...]:
         "top_k": 40,
         "seed": recipe.train.seed,
     }
-    texts = generate(place.model, prompts, settings)
+    from burnish.serve.prompts import continued
+
+    texts = continued(place.model, prompts, settings)
     return tuple(Sample(prompt=prompt, text=text[len(prompt) :]) for prompt, text in zip(prompts, texts, strict=True))
 
 

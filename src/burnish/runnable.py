@@ -12,7 +12,8 @@ from burnish import apply, out_of_memory
 from burnish.describe import batch_arithmetic
 from burnish.errors import UserError
 from burnish.hardware import detect
-from burnish.load.model import load_folder
+from burnish.load.model import config_of, load_model
+from burnish.load.source import open_model
 from burnish.measure import measured_keys, observed_step
 from burnish.models.attention import check_attention
 from burnish.models.decoder import Decoder
@@ -57,16 +58,9 @@ def check_runnable(recipe: Recipe) -> None:
     if recipe.parallel.dp > 1:
         raise UserError(f"{recipe.name}: parallel.dp {recipe.parallel.dp} needs as many ranks; this command starts one")
     if recipe.train.init is not None:
-        _starting_config(recipe, Path(recipe.train.init))
-
-
-def _starting_config(recipe: Recipe, folder: Path) -> None:
-    """The shape in `folder` must be the recipe's."""
-    from burnish.config import ModelConfig
-
-    theirs = ModelConfig.from_file(folder / "config.json").model_dump()
-    if changed := differences(recipe.model.model_dump(), theirs):
-        raise UserError(f"train.init {folder}: another shape than the recipe's model ({changed[0]})")
+        theirs = config_of(open_model(recipe.train.init)).model_dump()
+        if changed := differences(recipe.model.model_dump(), theirs):
+            raise UserError(f"train.init {recipe.train.init}: another shape than the recipe's model ({changed[0]})")
 
 
 def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
@@ -82,7 +76,7 @@ def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
     if recipe.train.init is None:
         model = Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed))
     else:
-        model, _ = load_folder(recipe.train.init, dtype=torch.float32)
+        model, _ = load_model(open_model(recipe.train.init), dtype=torch.float32)
     return LanguageModelLoss(model.to(device))
 
 

@@ -11,6 +11,8 @@ from burnish.encoders.config import EncoderConfig
 from burnish.encoders.tensors import encoder_links, encoder_shapes
 from burnish.errors import UserError
 from burnish.export.safetensors import SHARD_BYTES, refuse_overlap, writing_model
+from burnish.export.tokenizer import write_files
+from burnish.load.checkpoint import TokenizerFiles
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -21,23 +23,29 @@ def save_encoder(
     folder: str | Path,
     *,
     dtype: str = "float32",
-    tokenizer: str | Path | None = None,
+    tokenizer: str | Path | TokenizerFiles | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
     """Write `model` into `folder`, whole or not at all; returns the files written. `tokenizer`: a folder whose tokenizer
-    files go along as they are.
+    files go along as they are, or the content.
 
     Raises UserError for an unknown dtype, a model that is not of this config, two tensors on the same memory, a tokenizer
     folder without tokenizer.json, a place that cannot be written.
     """
     tensors = encoder_for_file(model, config)
     settings = {"config.json": config.to_hf() | {"torch_dtype": dtype}}
-    copied = [] if tokenizer is None else [p for name in TOKENIZER_FILES if (p := Path(tokenizer) / name).is_file()]
-    if tokenizer is not None and Path(tokenizer) / TOKENIZER_FILES[0] not in copied:
-        raise UserError(f"{Path(tokenizer) / TOKENIZER_FILES[0]}: no such file; the encoder's own tokenizer is needed")
+    copied: list[Path] = []
+    if isinstance(tokenizer, str | Path):
+        copied = [path for name in TOKENIZER_FILES if (path := Path(tokenizer) / name).is_file()]
+        if Path(tokenizer) / TOKENIZER_FILES[0] not in copied:
+            raise UserError(
+                f"{Path(tokenizer) / TOKENIZER_FILES[0]}: no such file; the encoder's own tokenizer is needed"
+            )
     with writing_model(Path(folder), settings, tensors, dtype, shard_bytes, {"format": "pt"}) as fresh:
         for path in copied:
             shutil.copyfile(path, fresh / path.name)
+        if isinstance(tokenizer, TokenizerFiles):
+            write_files(tokenizer, fresh)
     return sorted(Path(folder).iterdir())
 
 

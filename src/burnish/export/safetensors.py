@@ -21,13 +21,15 @@ from burnish.export.folder import replacing_folder
 from burnish.export.tokenizer import write_tokenizer
 from burnish.layout import INDEX, file_name, metadata, shards
 from burnish.load.arrange import to_theirs
+from burnish.load.checkpoint import TokenizerFiles
+from burnish.load.model import TRAINED_LENGTH
 from burnish.tensors import head_names, links, tensor_shapes
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 SHARD_BYTES = 5 * 2**30
-TRAINED_LENGTH = "trained_length"  # key of config.json; other readers leave it alone
 _OURS = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json|model.*\.safetensors"
+    r"|chat_template\.jinja"
 )
 
 
@@ -37,7 +39,7 @@ def save_folder(
     folder: str | Path,
     *,
     dtype: str = "float32",
-    tokenizer: str | Path | None = None,
+    tokenizer: str | Path | TokenizerFiles | None = None,
     write_tied: bool = False,
     shard_bytes: int = SHARD_BYTES,
     trained_length: int | None = None,
@@ -46,7 +48,7 @@ def save_folder(
 
     A declared tie (config.tied) is left out of the file and recorded in its metadata, or with `write_tied` written in
     full for loaders that look for `lm_head.weight`. Any other two tensors that overlap in memory are refused, never
-    dropped. One shard at a time is cast to `dtype`. `tokenizer`: a tokenizer.json, or the folder it is in.
+    dropped. One shard at a time is cast to `dtype`. `tokenizer`: a tokenizer.json, the folder it is in, or the content.
     `trained_length`: the longest row of tokens that the model has seen, for whoever generates with it.
     Raises UserError for an unknown dtype, a model that is not of this config, accidental sharing, a tokenizer that does
     not fit, a place that cannot be written.

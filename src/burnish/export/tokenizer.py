@@ -9,6 +9,7 @@ from typing import Any
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
+from burnish.load.checkpoint import TokenizerFiles
 
 
 def check_tokenizer(tokenizer_path: str | Path, config: ModelConfig) -> int:
@@ -28,15 +29,29 @@ def check_tokenizer(tokenizer_path: str | Path, config: ModelConfig) -> int:
     return size
 
 
-def write_tokenizer(tokenizer_path: str | Path, config: ModelConfig, folder: Path) -> None:
+def write_files(files: TokenizerFiles, folder: Path) -> None:
+    """Write the tokenizer's files as they were read, the chat template in a file of its own."""
+    (folder / "tokenizer.json").write_text(files.tokenizer, encoding="utf-8")
+    settings = {key: value for key, value in files.settings.items() if key != "chat_template"}
+    if settings:
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    if files.template is not None:
+        (folder / "chat_template.jinja").write_text(files.template, encoding="utf-8")
+
+
+def write_tokenizer(tokenizer: str | Path | TokenizerFiles, config: ModelConfig, folder: Path) -> None:
     """Write `tokenizer.json` into `folder` with its `tokenizer_config.json`.
 
-    Where both stand together they are copied. A `tokenizer.json` alone is one that a model was trained with here, on
-    plain text after a beginning token: it is made to add that token, and the settings say that no text is special.
-    Raises UserError as `check_tokenizer` does.
+    The content of files is written as it is. Where both files stand together they are copied. A `tokenizer.json` alone is
+    one that a model was trained with here, on plain text after a beginning token: it is made to add that token, and the
+    settings say that no text is special. Raises UserError as `check_tokenizer` does.
     """
-    check_tokenizer(tokenizer_path, config)
-    path = _file(tokenizer_path)
+    if isinstance(tokenizer, TokenizerFiles):
+        write_files(tokenizer, folder)
+        return
+    check_tokenizer(tokenizer, config)
+    path = _file(tokenizer)
     beside = path.with_name("tokenizer_config.json")
     if beside.is_file():
         shutil.copyfile(path, folder / "tokenizer.json")

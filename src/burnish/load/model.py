@@ -22,6 +22,8 @@ from burnish.tensors import file_shapes, head_names, links, tensor_shapes
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
+TRAINED_LENGTH = "trained_length"  # key of config.json for the longest row trained on; other readers leave it alone
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -44,7 +46,7 @@ def load_model(
     """
     if (kind := checkpoint.config.get("model_type")) in ENCODERS:
         raise UserError(f"{config_file(checkpoint)}: model_type {kind!r} is an encoder; a decoder is needed here")
-    config = ModelConfig.from_hf(checkpoint.config, config_file(checkpoint))
+    config = config_of(checkpoint)
     compared = compare(checkpoint, config)
     refuse_gaps(checkpoint, compared)
     wanted = dtype or widest(compared.found)
@@ -63,6 +65,11 @@ def load_model(
             f"{compared.found[head].file}: {head} differs from {embedding}, but config.json says they are tied"
         )
     return materialise(empty(config), state), config
+
+
+def config_of(checkpoint: Checkpoint) -> ModelConfig:
+    """The shape that a checkpoint's settings describe. Raises UserError naming the key where they describe none of ours."""
+    return ModelConfig.from_hf(checkpoint.config, config_file(checkpoint))
 
 
 def load_folder(
