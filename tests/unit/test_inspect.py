@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from burnish.errors import UserError
+from burnish.load import inspect_model as inspect_model_
 from burnish.load.checkpoint import Checkpoint, StoredTensor, TokenizerFiles
 from burnish.load.folder import open_folder
 from burnish.load.inspect_model import CHEAP, inspect_model
@@ -249,3 +251,20 @@ def test_every_way_to_name_a_model(tmp_path, monkeypatch):
     (tmp_path / "files/b.GGUF").unlink()
     with pytest.raises(UserError, match=r"a\.gguf: .*GGUF"):
         open_model("files")
+
+
+@pytest.mark.sabotage
+def test_a_bias_that_is_taken_for_a_mask_is_noticed(published, monkeypatch):
+    monkeypatch.setattr(inspect_model_, "DERIVED", re.compile(r"attn\.bias$"))
+    if published[0].config.model_type == "gpt2":
+        with pytest.raises(AssertionError):
+            test_the_figures_are_those_of_the_model(published)
+
+
+@pytest.mark.sabotage
+def test_a_cache_of_all_heads_is_noticed(published, monkeypatch):
+    sizes = inspect_model_._sizes
+    monkeypatch.setattr(inspect_model_, "_sizes", lambda *given: (made := sizes(*given)) | {"kv_heads": made["heads"]})
+    if published[0].config.model_type == "llama":
+        with pytest.raises(AssertionError):
+            test_the_cache_is_what_the_model_keeps(published)

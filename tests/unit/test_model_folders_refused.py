@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from small_folder import made_folder, refused, sharded, weights
 
+from burnish.load import safetensors_file
 from burnish.load.folder import open_folder
 
 
@@ -178,3 +179,17 @@ def test_an_index_and_shards_that_disagree(folder):
     refused(folder, second.name, "no such file")
     second.write_bytes(b"")
     refused(folder, second.name, "not a whole safetensors file")
+
+
+@pytest.mark.sabotage
+def test_tensors_over_each_other_are_noticed(folder, monkeypatch):
+    monkeypatch.setattr(safetensors_file, "_check_cover", lambda *given: None)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_headers_that_lie(folder, {"a": ENTRY, "b": ENTRY}, bytes(8), "begins")
+
+
+@pytest.mark.sabotage
+def test_links_that_may_lead_anywhere_are_noticed(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "is_relative_to", lambda path, home: True)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_link_that_leaves_the_folder(folder, tmp_path, "config.json")
