@@ -50,14 +50,15 @@ def download(requirement: str, sha256: str, size: int, work: Path, progress: Cal
 
 def _watched(command: Sequence[str], work: Path, tick: Callable[[], None]) -> tuple[int, str]:
     """Exit code and words of a command that keeps its own temporary files in `work`; it ends when we are stopped."""
-    output = work / "said.txt"
+    output, here = work / "said.txt", str(work)
+    own = {"TMPDIR": here, "TMP": here, "TEMP": here, "PIP_REQUIRE_VIRTUALENV": "0"}  # nothing is installed anywhere
     with output.open("wb") as stream:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"TMPDIR": str(work), "TMP": str(work), "TEMP": str(work)},
+            env=os.environ | own,
             start_new_session=True,  # Ctrl-C reaches us alone, and we stop it
         )
         try:
@@ -96,14 +97,7 @@ _REASONS = (
     (("do not match the hashes", "hash mismatch"), "the index gives another file than the known one; nothing was kept"),
     (("no space left",), "the disk is full"),
     (
-        (
-            "no matching distribution",
-            "connection",
-            "name resolution",
-            "could not find",
-            "timed out",
-            "no solution found",
-        ),
+        ("no matching distribution", "connection", "name resolution", "timed out", "no solution found"),
         "the package index cannot be reached or does not have it; where there is a network run "
         "`pip download --no-deps {requirement}`, then set PIP_FIND_LINKS (uv: UV_FIND_LINKS) to the folder the wheel is in",
     ),
