@@ -100,6 +100,7 @@ Q = "blk.1.attn_q.weight"
         ({"llama.rope.scaling.type": ("string", "linear"), "llama.rope.scaling.factor": ("f32", -1.0)}, {}, ["-1.0"]),
         ({"llama.rope.scaling.attn_factor": ("f32", 2.0)}, {}, ["rope.scaling.attn_factor is 2.0"]),
         ({"llama.attention.clamp_kqv": ("f32", 8.0)}, {}, ["llama.attention.clamp_kqv is 8.0"]),
+        ({"llama.expert_gating_func": ("u32", 2)}, {}, ["llama.expert_gating_func is 2"]),
         ({"llama.logit_scale": ("f32", 2.0)}, {}, ["llama.logit_scale is 2.0"]),
         ({}, {"rope_freqs.weight": np.full(8, 0.5, np.float32)}, ["rope_freqs.weight", "llama3"]),
         ({}, {"rope_freqs.weight": np.ones(9, np.float32)}, ["rope_freqs.weight", "(9,)", "(8,)"]),
@@ -134,6 +135,37 @@ Q = "blk.1.attn_q.weight"
 )
 def test_files_that_do_not_fit_together(changes, tensors, parts, good, tmp_path):
     refused(edited(good, tmp_path / "m.gguf", dict(changes), tensors), *parts)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
+def test_what_an_architecture_has_no_use_for_is_refused(kind, tmp_path):
+    _, checkpoint = gguf_models.model(kind, tmp_path)
+    save_gguf(checkpoint, tmp_path / "m.gguf", "F32")
+    width = 8 if kind == "qwen2" else 4
+    changes = {"general.architecture": kind}
+    tensors = {"rope_freqs.weight": np.ones(width, np.float32)}
+    refused(
+        edited(tmp_path / "m.gguf", tmp_path / "f.gguf", dict(changes), tensors), "unexpected tensor rope_freqs.weight"
+    )
+    changes[f"{kind}.attention.sliding_window"] = ("u32", 64)
+    refused(edited(tmp_path / "m.gguf", tmp_path / "w.gguf", changes), "sliding_window is 64; none is read")
+
+
+def test_an_output_that_repeats_the_embedding_of_gpt2_is_tied(tmp_path):
+    """As llama.cpp's converter used to write it; another matrix there is a head of its own."""
+    _, checkpoint = gguf_models.model("gpt2", tmp_path)
+    save_gguf(checkpoint, tmp_path / "m.gguf", "F32")
+    embedding = checkpoint.tensors["transformer.wte.weight"].read().numpy()
+    twice = edited(
+        tmp_path / "m.gguf", tmp_path / "t.gguf", {"general.architecture": "gpt2"}, {"output.weight": embedding}
+    )
+    found = open_gguf(twice)
+    assert found.config["tie_word_embeddings"]
+    assert "lm_head.weight" not in found.tensors
+    other = {"output.weight": embedding + 1}
+    found = open_gguf(edited(tmp_path / "m.gguf", tmp_path / "o.gguf", {"general.architecture": "gpt2"}, other))
+    assert not found.config["tie_word_embeddings"]
+    assert np.array_equal(found.tensors["lm_head.weight"].read(), embedding + 1)
 
 
 def test_a_long_piece_takes_no_long_time(good, tmp_path):

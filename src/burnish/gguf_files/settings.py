@@ -47,6 +47,10 @@ def read_config(header: Header, family: Architecture) -> dict[str, Any]:
         value = _setting(header, family, setting, own.get(setting.key))
         if value is not None:
             config[setting.config] = value
+    if (window := own.get("attention.sliding_window")) and not _windowed(family):
+        raise header.refuse(
+            f"{family.gguf}.attention.sliding_window is {str(window)[:40]}; none is read for this model"
+        )
     config["vocab_size"] = _vocab(header, family, own)
     config |= {flag: shown in header.tensors for flag, shown in family.flags.items() if flag != "untied"}
     config["tie_word_embeddings"] = family.flags["untied"] not in header.tensors
@@ -109,7 +113,7 @@ def _read_rotary(
     scaling = rope.of_settings(own, found["positions"])
     if isinstance(scaling, str):
         raise header.refuse(f"{family.gguf}.{scaling}")
-    if FACTORS in header.tensors:
+    if FACTORS in header.tensors and "llama3" in family.ropes:
         if scaling is not None:
             raise header.refuse(f"{FACTORS} stands beside {family.gguf}.{rope.PREFIX}type; one of the two is read")
         scaling = _read_factors(header, own, config, found)
@@ -173,11 +177,15 @@ def write_config(config: Mapping[str, Any], family: Architecture, form: str, whe
 
 def _window(full: Mapping[str, Any], family: Architecture, where: str) -> int | None:
     """The sliding window. Families without a key for one may not say that any layer has one."""
-    if any(setting.config == "sliding_window" for setting in family.settings):
+    if _windowed(family):
         return full.get("sliding_window")
     if "sliding_attention" in (full.get("layer_types") or ()):
         raise UserError(f"{where}: layer_types has sliding_attention; a GGUF file of {family.model_type} has no window")
     return None
+
+
+def _windowed(family: Architecture) -> bool:
+    return any(setting.config == "sliding_window" for setting in family.settings)
 
 
 def _type(value: Any) -> str:

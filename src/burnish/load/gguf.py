@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from burnish.gguf_files.settings import family_of_file, read_config, token_id
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.gguf_tokenizer import read_tokenizer
 from burnish.tables.gguf import FLOATS, READABLE, STORAGES
+from burnish.tables.gguf_families import Architecture
 
 _ROWS = 2048  # dequantized at a time: what is held beside the result stays small
 
@@ -31,12 +33,13 @@ def open_gguf(path: str | Path) -> Checkpoint:
     path = Path(path)
     header = read_header(path)
     family = family_of_file(header)
+    header = _without_copy(header, family)
     config = read_config(header, family)
     layers = sizes(family, config, str(path))["layers"]
     if layers > len(header.tensors):
         raise header.refuse(f"{family.gguf}.block_count is {layers}, but there are {len(header.tensors)} tensors")
     _check_experts(header, config)
-    made = entries(family, config, str(path), FACTORS in header.tensors)
+    made = entries(family, config, str(path), FACTORS in header.tensors and "llama3" in family.ropes)
     _check(header, made)
     heads = {"q": config.get("num_attention_heads", 0), "k": config.get("num_key_value_heads", 0)}
     tensors = {
@@ -50,6 +53,22 @@ def open_gguf(path: str | Path) -> Checkpoint:
         generation["eos_token_id"] = [generation["eos_token_id"], turn]
     tokenizer = read_tokenizer(header, config["vocab_size"], config.get("max_position_embeddings"))
     return Checkpoint(str(path), "GGUF", config, tensors, tokenizer, generation)
+
+
+def _without_copy(header: Header, family: Architecture) -> Header:
+    """The header without an output matrix that repeats the embedding, where the family ties the two.
+
+    llama.cpp's converter of GPT-2 used to write it twice.
+    """
+    copy, embedding = (header.tensors.get(name) for name in (family.flags["untied"], "token_embd.weight"))
+    if not family.defaults["tie_word_embeddings"] or copy is None or embedding is None:
+        return header
+    if (copy.storage, copy.shape) != (embedding.storage, embedding.shape):
+        return header
+    one, other = (np.memmap(header.path, mode="r", offset=p.offset, shape=(p.bytes,)) for p in (copy, embedding))
+    if not np.array_equal(one, other):
+        return header
+    return replace(header, tensors={n: p for n, p in header.tensors.items() if n != copy.name})
 
 
 def _check_experts(header: Header, config: dict[str, Any]) -> None:
