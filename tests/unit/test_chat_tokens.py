@@ -125,7 +125,9 @@ def test_all_tokens_count_where_that_is_asked_for():
     ours = pair("smollm2", "all").ours
     corpus = framed(ours, [talk("a", "b")])
     assert corpus.learned.tolist() == [False, *[True] * (int(corpus.lengths[0]) - 1)]
-    text = "system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\nuser\na\nassistant\nb\n"
+    whole = lay_out(ours.template, talk("a", "b"), ours.specials).text
+    text = whole.replace(END, "").replace("<|im_start|>", "")
+    assert text.endswith("\nuser\na\nassistant\nb\n")
     assert corpus.total_bytes == len(text)
 
 
