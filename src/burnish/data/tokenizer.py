@@ -66,7 +66,7 @@ class Tokenizer:
         The result has `vocab` tokens, or fewer when the text has no more pairs to merge. Raises UserError when vocab
         cannot hold the bytes and END_OF_TEXT.
         """
-        tokenizers = _library()
+        tokenizers = tokenizers_library()
         alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
         if vocab <= len(alphabet):
             least = len(alphabet) + 1
@@ -102,7 +102,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """One from the content of a `tokenizer.json`. Raises UserError naming `where` when it is not one."""
         try:
-            inner = _library().Tokenizer.from_str(content)
+            inner = tokenizers_library().Tokenizer.from_str(content)
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"{where}: not a tokenizer.json ({str(error).splitlines()[0]})") from None
         return cls(inner, where, eos, settings)
@@ -142,7 +142,7 @@ class Tokenizer:
 
     @cached_property
     def _prompts(self) -> Any:
-        inner = _library().Tokenizer.from_str(self._json)
+        inner = tokenizers_library().Tokenizer.from_str(self._json)
         inner.encode_special_tokens = self.plain
         return inner
 
@@ -168,7 +168,7 @@ class Tokenizer:
 
         It splits text as the special token that is the key does. Offsets of tokens are those of all their characters.
         """
-        library = _library()
+        library = tokenizers_library()
         inner = library.Tokenizer.from_str(json.dumps(self._content | {"post_processor": None}))
         inner.encode_special_tokens = True
         flags = ("single_word", "lstrip", "rstrip")
@@ -212,7 +212,8 @@ class Tokenizer:
         return lengths
 
 
-def _library() -> Any:
+def tokenizers_library() -> Any:
+    """The tokenizers package. Raises MissingExtra where it is not installed."""
     try:
         import tokenizers
         import tokenizers.decoders
