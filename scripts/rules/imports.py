@@ -35,7 +35,7 @@ LAYERS = (
     ("out_of_memory", "runnable", "progress", "finished"),
     ("run",),
     ("prove",),
-    ("streams", "show", "cli_plan", "cli_hardware", "cli_models", "cli_eval", "cli", "__main__"),
+    ("streams", "show", "cli_plan", "cli_hardware", "cli_models", "cli_eval", "cli_embed", "cli", "__main__"),
 )
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_embed import embed
 from burnish.cli_eval import evaluate
 from burnish.cli_hardware import hardware
 from burnish.cli_models import register as register_models
@@ -38,6 +39,7 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 app.command("plan")(verb(plan))
 app.command("eval")(evaluate)
+app.command("embed")(embed)
 register_models(app)
 
 

@@ -140,6 +140,11 @@ def _unwritable(path: Path, error: OSError) -> UserError:
 
 
 def write_text(path: Path, text: str, folders: bool = True) -> None:
+    """`write_bytes` of a text in UTF-8."""
+    write_bytes(path, text.encode("utf-8"), folders)
+
+
+def write_bytes(path: Path, content: bytes, folders: bool = True) -> None:
     """Write a file so that a reader sees the old content or the new, never a part; its permissions stay.
 
     Missing folders are made where `folders` says so. Raises UserError where there cannot be such a file.
@@ -148,8 +153,8 @@ def write_text(path: Path, text: str, folders: bool = True) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileNotFoundError):

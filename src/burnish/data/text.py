@@ -134,13 +134,13 @@ def _plain(path: Path) -> Iterator[str]:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: not a whole gzip file ({error})") from None
-    text = _decode(raw, str(path))
+    text = decode(raw, str(path))
     if not text.strip():
         raise UserError(f"{path}: holds no text, only white space")
     yield text
 
 
-def _decode(raw: bytes, where: str) -> str:
+def decode(raw: bytes, where: str) -> str:
     """UTF-8 without its optional byte order mark. Raises UserError when it is something else."""
     try:
         text = raw.decode("utf-8-sig")
@@ -168,7 +168,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     with _opened(path) as stream:
         for number, raw in enumerate(stream, start=1):
             where = f"{path}, line {number}"
-            line = _decode(raw, where)
+            line = decode(raw, where)
             if not line.strip():
                 continue
             yield where, _parsed(line, where)
