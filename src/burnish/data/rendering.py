@@ -50,7 +50,7 @@ class Renderer:
         return answer["text"], [(start, end) for start, end in answer["marks"]]
 
     def _start(self) -> None:
-        command = [sys.executable, "-c", "from burnish.data.rendering import serve; serve()"]
+        command = [sys.executable, "-P", __file__]  # -P: nothing is imported from the folder that this file stands in
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -230,3 +230,7 @@ def _limit_memory() -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (LARGEST_MEMORY, LARGEST_MEMORY))
+
+
+if __name__ == "__main__":
+    serve()
