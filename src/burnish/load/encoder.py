@@ -23,8 +23,7 @@ def load_encoder(
     A head for pre-training is left out. Raises UserError naming file and key for whatever is missing, unexpected or of a
     wrong shape.
     """
-    pooler = any(name.endswith(f"{POOLER}weight") for name in checkpoint.tensors)
-    config = EncoderConfig.from_hf(checkpoint.config, config_file(checkpoint), pooler)
+    config = load_encoder_config(checkpoint)
     compared = compare_encoder(checkpoint, config)
     refuse_gaps(checkpoint, compared)
     wanted = dtype or widest(compared.found)
@@ -38,6 +37,12 @@ def load_encoder(
         model = Encoder(config)
     model.load_state_dict(state, assign=True)
     return model, config
+
+
+def load_encoder_config(checkpoint: Checkpoint) -> EncoderConfig:
+    """The settings of an encoder's checkpoint, and from its weights whether it has a pooler."""
+    pooler = any(name.endswith(f"{POOLER}weight") for name in checkpoint.tensors)
+    return EncoderConfig.from_hf(checkpoint.config, config_file(checkpoint), pooler)
 
 
 def is_encoder(checkpoint: Checkpoint) -> bool:
