@@ -28,8 +28,10 @@ def evaluate(
     from burnish.finished import require_torch
     from burnish.progress import Screen
 
-    if (text is None) == (task is None):
-        raise UserError("a model is judged by one thing: name a text with --text, or examples with --task")
+    if text is None and task is None:
+        raise UserError("nothing to judge the model by; name a text with --text, or labelled examples with --task")
+    if text is not None and task is not None:
+        raise UserError("--text and --task: a model is judged by one of them at a time")
     if task is not None and (length is not None or stride is not None):
         raise UserError("--length and --stride are of windows over a --text; --task has none")
     require_torch("burnish eval")

@@ -16,6 +16,7 @@ from burnish.load.folder import open_folder
 _SOURCE = re.compile(rf"(?P<name>{NAME.pattern})(?:@(?P<revision>[\w./-]{{1,250}}))?")
 _TEXTS = re.compile(
     r"[^/]+\.(?:json|jinja)|additional_chat_templates/[^/]+\.jinja|(?:vocab|merges)\.txt|tokenizer\.model"
+    r"|1_Pooling/config\.json"  # how sentence-transformers makes one vector of a text
 )
 # Kinds of weight files in the order of preference; a pickle only where there is nothing else.
 _WEIGHTS = (re.compile(r"model(?:-\d+-of-\d+)?\.safetensors"), re.compile(r"pytorch_model(?:-\d+-of-\d+)?\.bin"))
