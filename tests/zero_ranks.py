@@ -101,7 +101,7 @@ BREAKS = {
     "parameters kept over the update": lambda: mock.patch.object(Shards, "before", keep),
     "kept, and nobody looks": nobody_looks,
     "mean of means": nullcontext,  # see `mean_of_means`
-    "norm of one shard": lambda: mock.patch.object(Shards, "counts_norm", lambda self: self.groups.rank == 0),
+    "norm of one shard": lambda: mock.patch.object(Shards, "counts", lambda self, parameter: self.groups.rank == 0),
     "nothing": nullcontext,
 }
 

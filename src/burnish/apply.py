@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from burnish import passes as table
@@ -11,10 +12,12 @@ from burnish.mesh import Mesh
 from burnish.passes import Technique
 from burnish.recipe import Recipe
 from burnish.records import Pass
-from burnish.work import Work
+from burnish.work import STEP, Comm, Work
 
 if TYPE_CHECKING:
     from burnish.train.step import Trainable
+
+SUMS = 4 * 8  # bytes of what a step sums over all ranks: loss, labels, tokens and squared norm in float64
 
 
 def passes(recipe: Recipe) -> list[Technique]:
@@ -61,6 +64,8 @@ def predict(recipe: Recipe, work: Work, rank: int = 0) -> tuple[Work, tuple[Pass
         if config != technique.settings(recipe):
             reason += f"; chosen: {config}"
         taken.append(Pass(technique=technique.name, reason=reason, plan_only=technique.plan_only))
+    if every.world > 1:
+        work = replace(work, comms=(*work.comms, Comm("all_reduce", "all", STEP, SUMS, 1)))
     return work, tuple(taken)
 
 
@@ -74,12 +79,17 @@ def apply(recipe: Recipe, trainable: Trainable, work: Work | None = None) -> Tra
     """The thing after every technique, each with the settings it has in `predict` of the same `work`.
 
     `work` is the description before any technique; None: the recipe's own. Raises UserError naming a technique that can
-    only be planned or does not fit the work.
+    only be planned or does not fit the work, and when the ranks started are not those it asks for.
     """
+    from burnish.groups import check_started
+
     chosen = passes(recipe)
     if only := [technique.name for technique in chosen if technique.plan_only]:
         raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
     every = mesh_of(recipe)
+    check_started(every)
+    if every.world > 1:
+        trainable.together(every)
     work = describe(recipe.model, shapes_of(recipe)) if work is None else work
     for technique in chosen:
         mesh = technique.view(every)

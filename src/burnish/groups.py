@@ -1,13 +1,13 @@
 """Groups: the process groups of a Mesh, and which rank this process is.
 
-World ranks are laid out row by row: `shard` neighbours split one copy of the states, the rows are replicas of each other.
-Axis names, as collectives are counted: "dp" all data-parallel ranks, "shard" those of one row, "replicate" those of one
-column.
+World ranks are laid out with tensor-parallel ranks as neighbours, then those that split one copy of the states (`shard`),
+then copies (`replicate`), then pipeline stages (`pp`). Axis names, as collectives are counted: these four, "dp" for
+all data-parallel ranks, "kv" for tensor-parallel ranks that hold the same key-value head, "all" for every rank.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -18,20 +18,30 @@ from torch.distributed.device_mesh import DeviceMesh
 from burnish.errors import UserError
 from burnish.mesh import Mesh
 
+LAYOUT = ("pp", "replicate", "shard", "tp")  # from the slowest link to the fastest
+
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups this process is in. `device_mesh` has dimensions (replicate, shard), or (shard) without replicas."""
+    """The groups this process is in. `device_mesh` is of the data-parallel ranks: (replicate, shard), or (shard) without
+    replicas; `places` is where this rank stands on each axis."""
 
     rank: int
     whole: dist.ProcessGroup
     device_mesh: DeviceMesh
     axes: dict[str, str]  # process group name -> axis
+    places: dict[str, int] = field(default_factory=dict)
+    of: dict[str, dist.ProcessGroup] = field(default_factory=dict)  # axis -> group, where it has more than one rank
 
     @property
     def first_replica(self) -> bool:
         """Whether this rank's shards are the ones counted where each must be counted once."""
-        return self.rank < self.device_mesh.size(-1)
+        return self.places["replicate"] == 0
+
+    @property
+    def first_of_data(self) -> bool:
+        """Whether it is the first of the ranks that see different rows with the same parameters."""
+        return self.places["replicate"] == 0 and self.places["shard"] == 0
 
 
 def started() -> int:
@@ -42,9 +52,10 @@ def started() -> int:
 def check_started(mesh: Mesh) -> None:
     """Raises UserError when the ranks started are not those the mesh asks for."""
     if started() != mesh.world:
+        asked = " x ".join(f"{name} {size}" for name in ("dp", "tp", "cp", "pp") if (size := getattr(mesh, name)) > 1)
         raise UserError(
-            f"parallel.dp is {mesh.dp}, but {started()} rank{'s were' if started() > 1 else ' was'} started; "
-            f"start {mesh.world}, or set parallel.dp to {started()}"
+            f"parallel.{asked or 'dp 1'} needs {mesh.world} rank{'s' * (mesh.world > 1)}, but {started()} "
+            f"{'were' if started() > 1 else 'was'} started; start {mesh.world}, or change parallel"
         )
 
 
@@ -57,21 +68,36 @@ def make_groups(mesh: Mesh, device: torch.device) -> Groups:
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-    ranks = torch.arange(int(mesh.world)).view(int(mesh.replicas), int(mesh.shards))
-    whole = dist.group.WORLD
+    sizes = (int(mesh.pp), int(mesh.replicas), int(mesh.shards), int(mesh.tp))
+    grid = torch.arange(int(mesh.world)).view(sizes)
+    whole, rank = dist.group.WORLD, dist.get_rank()
     assert whole is not None
-    axes = {str(whole.group_name): "dp"}
-    own = []
-    for axis, lines in (("replicate", ranks.t()), ("shard", ranks)):
-        if axis == "replicate" and mesh.replicas == 1:
-            continue
-        group, _ = dist.new_subgroups_by_enumeration(lines.tolist())
-        axes[str(group.group_name)] = axis
-        own.append((axis, group))
-    names = tuple(axis for axis, _ in own)
-    grid = ranks if len(own) == 2 else ranks[0]
-    device_mesh = DeviceMesh.from_group([g for _, g in own], device.type, mesh=grid, mesh_dim_names=names)
-    return Groups(dist.get_rank(), whole, device_mesh, axes)
+    axes, of = {str(whole.group_name): "all"}, {}
+    for axis, size in zip(LAYOUT, sizes, strict=True):
+        if size > 1 or axis == "shard":
+            of[axis] = _group(grid.movedim(LAYOUT.index(axis), -1).reshape(-1, size), axis, axes)
+    if mesh.dp > 1:
+        of["dp"] = _group(grid.movedim(-1, 1).reshape(-1, sizes[1] * sizes[2]), "dp", axes)
+    names = tuple(axis for axis in ("replicate", "shard") if axis in of)
+    places = dict(zip(LAYOUT, (int(n) for n in (grid == rank).nonzero()[0]), strict=True))
+    own = grid[places["pp"], :, :, places["tp"]]
+    data = DeviceMesh.from_group(
+        [of[axis] for axis in names], device.type, mesh=own if len(names) == 2 else own[0], mesh_dim_names=names
+    )
+    return Groups(rank, whole, data, axes, places, of)
+
+
+def _group(lines: Tensor, axis: str, axes: dict[str, str]) -> dist.ProcessGroup:
+    """This rank's group of those that the `lines` of ranks make."""
+    group, _ = dist.new_subgroups_by_enumeration(lines.tolist())
+    axes[str(group.group_name)] = axis
+    return group
+
+
+def head_group(groups: Groups, tp: int, holders: int) -> dist.ProcessGroup:
+    """The `holders` neighbours among tensor-parallel ranks that hold the same key-value head; every rank calls this."""
+    ranks = torch.arange(dist.get_world_size()).view(-1, tp)
+    return _group(ranks.reshape(-1, holders), "kv", groups.axes)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ def test_what_is_not_finite_on_one_rank_is_applied_on_none(stage, bad_rank):
 @pytest.mark.parametrize(
     ("world", "settings", "message"),
     [
-        (2, {"parallel__dp": 4}, r"parallel.dp is 4, but 2 ranks were started; start 4, or set parallel.dp to 2"),
+        (2, {"parallel__dp": 4}, r"parallel.dp 4 needs 4 ranks, but 2 were started; start 4, or change parallel"),
         (1, {"parallel__dp": 2}, r"parallel.dp is 2, but 1 rank was started"),
         (2, {"parallel__shard": 1}, r"parallel.shard 1 with zero stage 2 splits nothing; .*\[2\]"),
         (2, {"parallel__zero": 0, "parallel__dp": 4, "parallel__shard": 2}, r"stage 0 splits nothing; use stage 1"),

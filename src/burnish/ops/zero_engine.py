@@ -27,18 +27,18 @@ from torch.distributed.tensor import DTensor
 
 from burnish.groups import Groups, local
 from burnish.ops.master_weights import MasterWeights
-from burnish.ops.replicas import Sums, check_same_weights
+from burnish.ops.together import Member
 
 if TYPE_CHECKING:
     from burnish.train.step import Trainable
 
 
-class Shards(Sums):
+class Shards(Member):
     """Ranks that each hold a part of every state. The optimizer's groups and settings are kept, its parameters replaced."""
 
     def __init__(self, trainable: Trainable, groups: Groups, stage: int, offload: bool = False) -> None:
         loss = trainable.parts[0]
-        super().__init__(groups, next(loss.parameters()).device)
+        self.groups = groups
         self.stage = stage
         self.scale = None
         compute = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -46,9 +46,9 @@ class Shards(Sums):
             self.scale, trainable.optimizer = masters.scale, masters.release()
             compute = MixedPrecisionPolicy(masters.dtype, torch.float32, cast_forward_inputs=False)
         assert not trainable.optimizer.state, "states are split before the first step"
-        check_same_weights(loss, groups)
         before = dict(loss.named_parameters(remove_duplicate=False))
-        host = CPUOffloadPolicy(pin_memory=self.device.type != "cpu") if offload else OffloadPolicy()
+        device = next(loss.parameters()).device
+        host = CPUOffloadPolicy(pin_memory=device.type != "cpu") if offload else OffloadPolicy()
         self.root = shard(loss, groups, stage, compute, host)
         after = dict(self.root.named_parameters(remove_duplicate=False))
         self.held = list(self.root.parameters())
@@ -58,7 +58,7 @@ class Shards(Sums):
             group["params"] = [sharded[p] for p in group["params"]]
         self.updated()
 
-    def counts_norm(self) -> bool:
+    def counts(self, parameter: Tensor) -> bool:
         """Copies of a shard count once."""
         return self.groups.first_replica
 

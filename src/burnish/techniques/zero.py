@@ -21,7 +21,7 @@ Price   bytes sent on the data-parallel axis in a step of A micro batches, P of 
             stage 1   a reduce-scatter of G in the last backward, an all-gather of P after the update
             stage 2   A reduce-scatters of G, one all-gather of P after the update and none in forward
             stage 3   A reduce-scatters of G, 2 A all-gathers of P: in forward and again in backward
-        with copies, also one all-reduce of G/shards; always one of 32 bytes: loss, labels, tokens, squared norm.
+        with copies, also one all-reduce of G/shards.
 Limits  stage 2 sends more than stage 1 when A > 1: stage 1 is the better one where whole gradients fit. Stages 2 and 3
         hold whole gradients of one group at a time, and those of what stands outside the layers until backward ends.
 """
@@ -41,8 +41,6 @@ from burnish.work import BACKWARD, FORWARD, STEP, Bytes, Comm, Sharding, Work, s
 
 if TYPE_CHECKING:
     from burnish.train.step import Trainable
-
-SUMS = 4 * 8  # bytes of what a step sums over all ranks: four numbers in float64
 
 
 class Config(Section):
@@ -84,14 +82,13 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
 
     One collective a group of parameters: each decoder layer is a group, all that stands outside the layers is one more.
     """
-    sums = _comm("all_reduce", "dp", STEP, mesh.dp > 1, SUMS, 1)
     if config.stage == 0:
         reduce = _comm(
             "all_reduce", "dp", BACKWARD, mesh.dp > 1, _gradients(work, 1), _groups(work, trained=True), once=True
         )
         buffer = pick(mesh.dp > 1, _passing(0, work, 1), 0)
-        return replace(work, comms=(*work.comms, reduce, sums), passing=work.passing + buffer)
-    return replace(_sharded(config, work, mesh), comms=work.comms + _collectives(config.stage, work, mesh) + (sums,))
+        return replace(work, comms=(*work.comms, reduce), passing=work.passing + buffer)
+    return replace(_sharded(config, work, mesh), comms=work.comms + _collectives(config.stage, work, mesh))
 
 
 def _sharded(config: Config, work: Work, mesh: Mesh) -> Work:
@@ -192,26 +189,20 @@ def _comm(kind: str, axis: str, phase: str, happens: Any, size: N, count: N, onc
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
-    """Split the trainable's states over the ranks that were started, and make its step one of all of them.
-
-    Raises UserError when the ranks started are not `mesh.world` or start from different weights, and for offload without
-    an accelerator.
-    """
-    from burnish.groups import check_started, make_groups
+    """Split the trainable's states over the ranks that see different rows. Raises UserError for offload without an
+    accelerator."""
     from burnish.ops.replicas import Replicas
     from burnish.ops.zero_engine import Shards
 
-    check_started(mesh)
-    if mesh.world == 1 and not config.offload:
+    if mesh.dp == 1 and not config.offload:
         return trainable
-    device = next(trainable.parts[0].parameters()).device
     if config.offload:
-        refuse_offload(device.type)
-    groups = make_groups(mesh, device)
+        refuse_offload(next(trainable.parts[0].parameters()).device.type)
+    groups = trainable.together().groups
     if config.stage == 0:
-        trainable.ranks = Replicas(trainable.parts[0], groups)
+        trainable.join(Replicas(trainable.parts[0], groups))
     else:
-        trainable.ranks = Shards(trainable, groups, config.stage, config.offload)
+        trainable.join(Shards(trainable, groups, config.stage, config.offload))
     return trainable
 
 

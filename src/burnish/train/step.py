@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from burnish.data.batch import Batch
 from burnish.errors import UserError
-from burnish.groups import local
+from burnish.groups import local, make_groups
+from burnish.mesh import Mesh
+from burnish.ops.together import Member, Together, check_same_weights
 from burnish.train.loss import batch_tensors
 from burnish.train.optim import begun
 
@@ -62,6 +64,10 @@ class Ranks(Protocol):
     def updated(self) -> None:
         """The update is done, or was left out."""
 
+    def counts(self, parameter: Tensor) -> bool:
+        """Whether this rank's part of a parameter's gradient is counted in its norm; what several hold counts once."""
+        ...
+
     def shards(self) -> Iterable[Tensor]:
         """Parameters beside those that the modules hold, for whoever counts them."""
         ...
@@ -87,6 +93,9 @@ class Alone:
         return loss, labels, tokens, norm
 
     def updated(self) -> None: ...
+
+    def counts(self, parameter: Tensor) -> bool:
+        return True
 
     def shards(self) -> Iterable[Tensor]:
         return ()
@@ -120,6 +129,21 @@ class Trainable:
     ranks: Ranks = field(default_factory=Alone)
     carried: dict[str, Carried] = field(default_factory=dict)  # by a name of its own
 
+    def together(self, mesh: Mesh = Mesh()) -> Together:  # noqa: B008 - frozen
+        """The ranks of `mesh`, started with this one; from then on a step is one of all of them.
+
+        Raises UserError when other ranks were started, or they start from different weights.
+        """
+        if not isinstance(self.ranks, Together):
+            device = next(self.parts[0].parameters()).device
+            self.ranks = Together(make_groups(mesh, device), device)
+            check_same_weights(self.parts, self.ranks.groups)
+        return self.ranks
+
+    def join(self, member: Member) -> None:
+        """Add what a technique does around a step."""
+        self.together().members.append(member)
+
 
 def plain_trainable(loss: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> Trainable:
     """One process, one part, whole gradients. `clip` is the largest gradient norm, 0 for none."""
@@ -151,7 +175,8 @@ def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) 
             refuse_untouched(trainable.parts[0])
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
-        part = norm(gradients).item() if gradients else 0.0
+        counted_here = [local(p.grad) for p in parameters if p.grad is not None and ranks.counts(p)]
+        part = norm(counted_here).item() if counted_here else 0.0
         total, labels, tokens, whole = ranks.share(total, counted, inputs, part)
         result = StepResult(total / max(labels, 1), labels, tokens, whole / max(labels, 1))
         finite = math.isfinite(result.loss) and math.isfinite(result.grad_norm)
