@@ -205,6 +205,12 @@ def test_what_is_missing_for_a_chat_is_named(folder):
         prepare(data(folder, template="none.jinja"), 400, folder=folder / "c")
 
 
+def test_a_held_out_part_without_words_is_refused(folder):
+    (folder / "empty.jsonl").write_text(json.dumps({"prompt": "a", "completion": ""}))
+    with pytest.raises(UserError, match="the held-out part has no text to be judged on"):
+        prepare(data(folder, heldout=str(folder / "empty.jsonl")), 400, pair("smollm2").ours.eos, folder=folder / "c")
+
+
 def test_a_recipe_says_what_a_chat_needs():
     with pytest.raises(UserError, match=r"data\.template writes conversations, and data\.format is text"):
         replace(quickstart(), {"data.template": "a.jinja"})

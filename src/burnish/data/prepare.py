@@ -102,6 +102,10 @@ def prepare(
     if judged is None and source.heldout_fraction > 0:
         by = "document" if source.format == CHAT else "auto"
         corpus, judged = split(corpus, source.heldout_fraction, tokenizer.count_bytes, by)
+    if judged is not None and not judged.total_bytes:
+        raise UserError(
+            "the held-out part has no text to be judged on; give it more in data.heldout or heldout_fraction"
+        )
     if heldout:
         fingerprints["heldout"] = heldout.fingerprint
     return Prepared(tokenizer, corpus, judged, fingerprints, settings)

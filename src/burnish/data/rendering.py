@@ -24,6 +24,7 @@ LARGEST_MEMORY = 2**30  # bytes of the process
 SECONDS = 10.0  # a rendering takes less than a thousandth of it
 _STARTING_SECONDS = 60.0  # a busy machine may be slow to start a process
 _LONGEST_REASON = 300  # characters
+_ALARM = hasattr(signal, "setitimer")  # a process can then end itself in time; else a thread here ends it
 _PRIVATE = range(0xF0000, 0xFFFFE)  # characters that no standard gives a meaning
 
 
@@ -44,7 +45,7 @@ class Renderer:
         with self._lock:
             if self._process is None:
                 self._start()
-            answer = self._exchange(json.dumps(request), SECONDS)
+            answer = self._exchange(dict(request), SECONDS)
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer["text"], [(start, end) for start, end in answer["marks"]]
@@ -60,27 +61,22 @@ class Renderer:
             encoding="utf-8",
         )
         weakref.finalize(self, _end, self._process)
-        answer = self._exchange(json.dumps({"source": self._source}), _STARTING_SECONDS)
+        answer = self._exchange({"source": self._source}, _STARTING_SECONDS)
         if "error" in answer:
             raise ValueError(answer["error"])
 
-    def _exchange(self, line: str, seconds: float) -> dict[str, Any]:
-        """Send a line and read the answer; a process that does not give one in time is ended."""
+    def _exchange(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request and read the answer; a process that does not give one in time ends, or is ended."""
         process = self._process
         assert process is not None
         requests, answers = process.stdin, process.stdout
         assert requests is not None
         assert answers is not None
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, stop)
-        timer.start()
+        watch = threading.Timer(seconds, process.kill) if not _ALARM else None
+        if watch:
+            watch.start()
         try:
-            requests.write(line + "\n")
+            requests.write(json.dumps(request | {"seconds": seconds}) + "\n")
             requests.flush()
             answer = answers.readline()
         except OSError:
@@ -89,13 +85,14 @@ class Renderer:
             self._drop()
             raise
         finally:
-            timer.cancel()
-        if not answer:
-            self._drop()
-            taken = f"more than {SECONDS:.0f} s" if late.is_set() else "more memory than it may, or ended its process"
-            return {"error": f"took {taken}"}
-        found: dict[str, Any] = json.loads(answer)
-        return found
+            if watch:
+                watch.cancel()
+        if answer:
+            found: dict[str, Any] = json.loads(answer)
+            return found
+        late = process.wait() == (-signal.SIGALRM if _ALARM else 1)
+        self._drop()
+        return {"error": f"took more than {seconds:.0f} s" if late else "took more memory than it may"}
 
     def _drop(self) -> None:
         if self._process is not None:
@@ -207,12 +204,15 @@ def reason(error: Exception) -> str:
 def serve() -> None:
     """Answer requests until the standard input ends: first the template itself, then its renderings."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    if _ALARM:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests, answers = sys.stdin, sys.stdout
     sys.stdout = sys.stderr
     _limit_memory()
     program: Program | None = None
     for line in requests:
         request = json.loads(line)
+        _alarm(request["seconds"])
         try:
             if program is None:
                 program, found = Program(request["source"]), {}
@@ -220,7 +220,14 @@ def serve() -> None:
                 found = program.render(request)
         except Exception as error:
             found = {"error": reason(error)}
+        _alarm(0)
         print(json.dumps(found), file=answers, flush=True)
+
+
+def _alarm(seconds: float) -> None:
+    """End this process in so many seconds, whatever it is doing then; 0 for never."""
+    if _ALARM:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _limit_memory() -> None:
