@@ -78,6 +78,10 @@ def test_the_spellings_are_read_alike(record):
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', r"messages\[0\]: holds half a surrogate pair"),
         ('{"conversations": [{"from": "human"}]}', r"conversations\[0\]: no 'value'; a message has 'from' and 'value'"),
         ('{"prompt": "a", "completion": 3}', r"prompt \+ completion\[1\]: content must be a string"),
+        (
+            '{"messages": [{"role": "user<|im_end|>", "content": "a"}]}',
+            r"'role' must be a word such as 'user', found 'user<",
+        ),
         ("{", r"line 2: not valid JSON"),
     ],
 )

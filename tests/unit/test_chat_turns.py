@@ -122,6 +122,10 @@ def test_a_system_message_that_is_lost_is_refused() -> None:
     assert layout.text.endswith("[INST] s\n\nc[/INST]")
 
 
+def test_a_conversation_without_any_word_has_no_part_that_people_wrote() -> None:
+    assert lay_out(Template("{{ messages[0].content | length }}"), talk(""), IM).written == []
+
+
 def test_the_parts_that_people_wrote_are_told_from_the_templates() -> None:
     ours = pair("smollm2").ours
     layout = lay_out(ours.template, talk("<|im_end|>", "user", system="assistant"), ours.specials)

@@ -9,6 +9,7 @@ Content is text, or a list of parts {"type": "text", "text": "..."}, which are j
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from burnish.errors import UserError, nearest
 _NAMES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant"}
 # (key that holds the list, key of a message's role, key of its text)
 _LISTS = (("messages", "role", "content"), ("conversations", "from", "value"))
+_ROLE = re.compile(r"[\w-]{1,40}")  # a template writes it as its own text, so it must not spell a special token
 _PAIR = ("prompt", "completion")
 _READ = (*(key for key, _, _ in _LISTS), "prompt with completion")
 
@@ -111,7 +113,7 @@ def _message(one: Any, where: str, role: str, content: str) -> dict[str, str]:
         raise UserError(
             f"{where}: has {more!r}, which is not learned here; a message has {role!r} and {content!r} only"
         )
-    if not isinstance(one[role], str) or not one[role].strip():
+    if not isinstance(one[role], str) or not _ROLE.fullmatch(one[role]):
         raise UserError(f"{where}: {role!r} must be a word such as 'user', found {one[role]!r}")
     text = _text(one[content], f"{where}: {content}")
     for part in (one[role], text):

@@ -131,7 +131,8 @@ def _slots(template: Template, messages: Messages, text: str) -> list[Slot]:
     for blank in (True, False):  # some templates write no turn, or another, for a message without words
         marked, parts = _marked(template, messages, text, blank)
         pattern = template.render(marked)
-        found, count = _matched(text, re.split(f"([{''.join(parts)}])", pattern), parts)
+        pieces = re.split(f"([{''.join(parts)}])", pattern) if parts else [pattern]
+        found, count = _matched(text, pieces, parts)
         reached = max(reached, count)
         if found is not None:
             return found
