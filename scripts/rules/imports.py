@@ -13,10 +13,10 @@ from tree import Source, sources
 # A module imports from its own layer and those before it. A name is a file or folder of the package.
 LAYERS = (
     ("__init__", "errors"),
-    ("tables", "units", "markup", "section", "mesh", "models"),
+    ("tables", "units", "markup", "section", "mesh", "placement", "models"),
     ("rope_scaling", "config", "work", "hardware", "records", "groups", "ranks", "mapping", "stack"),
     ("interconnect", "architecture", "columns"),
-    ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts", "expert_parts"),
+    ("cluster", "machine_file", "machine_probe", "parameters", "job", "shapes", "decoder_parts", "expert_parts", "frozen_parts"),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "reported", "tensors", "layout", "gguf_files"),
     ("encoders",),

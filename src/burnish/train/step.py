@@ -15,6 +15,7 @@ from burnish.errors import UserError
 from burnish.groups import local, make_groups
 from burnish.mesh import Mesh
 from burnish.ops.together import Member, Together, check_same_weights
+from burnish.placement import Placement
 from burnish.train.loss import batch_tensors
 from burnish.train.optim import begun
 
@@ -128,6 +129,7 @@ class Trainable:
     step: Step
     ranks: Ranks = field(default_factory=Alone)
     carried: dict[str, Carried] = field(default_factory=dict)  # by a name of its own
+    placements: dict[str, Placement] = field(default_factory=dict)  # of what is not whole under its own name
 
     def together(self, mesh: Mesh = Mesh()) -> Together:  # noqa: B008 - frozen
         """The ranks of `mesh`, started with this one; from then on a step is one of all of them.
