@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from burnish.mesh import Mesh
-from burnish.techniques import checkpointing, context, experts, pipeline, precision, tensor, zero
+from burnish.techniques import checkpointing, context, experts, lora, pipeline, precision, tensor, zero
 
 if TYPE_CHECKING:
     from burnish.recipe import Recipe
@@ -58,7 +58,10 @@ class Technique:
     def settings(self, recipe: Recipe) -> Any:
         """The recipe's settings of this technique; None where a recipe does not name it."""
         if not self.section:
-            return recipe.techniques.get(self.name)
+            config = recipe.techniques.get(self.name)
+            if config is None or getattr(config, "seed", 0) is not None:
+                return config
+            return config.model_copy(update={"seed": recipe.train.seed})  # what draws and names no seed of its own
         value: Any = recipe
         for key in self.section.split("."):
             value = getattr(value, key)
@@ -81,6 +84,7 @@ class Technique:
 
 
 PASSES: tuple[Technique, ...] = (
+    Technique("lora", lora, "before precision: what is frozen needs no master weight, and adapters need theirs"),
     Technique(
         "precision",
         precision,
@@ -132,4 +136,9 @@ PASSES: tuple[Technique, ...] = (
 )
 
 # Pairs that do not go together, with the reason a user is told.
-REFUSED: dict[frozenset[str], str] = {}
+DIVIDED = "adapters are put on whole layers; leave one of the two out"
+REFUSED: dict[frozenset[str], str] = {
+    frozenset({"lora", "tensor"}): DIVIDED,
+    frozenset({"lora", "experts"}): DIVIDED,
+    frozenset({"lora", "pipeline"}): DIVIDED,
+}

@@ -69,7 +69,7 @@ class Op:
     transient: tuple[Saved, ...] = ()  # there while its forward runs, beside what it saves; large ones only
     comms: tuple[Comm, ...] = ()
     trained: bool = True  # whether its parameters get gradients and optimizer state
-    group: str = ""  # "matmul", "attention" or "" (cheap); what selective recomputation tells apart
+    group: str = ""  # "matmul", "attention", "adapter" or "" (cheap); what selective recomputation tells apart
     split: str = TOKENS
     moved: N = 0  # bytes that a forward without products reads and writes, in a stack that fuses what can be fused
     loose: N = 0  # elements of what stacks run as several kernels (an activation without a gate)
@@ -80,6 +80,7 @@ class Op:
     parts: N = 1  # separate products that `flops` are divided among (experts)
     launches: N = 1  # kernels of its forward
     again: N = 0  # share of its forward that backward runs again
+    gives: tuple[Saved, ...] = ()  # what it returns to whoever keeps results, where it saves nothing itself
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def choose(logits_TE: Tensor, topk: int, normalise: bool) -> tuple[Tensor, Tenso
 class GroupedLinear(nn.Module):
     """y = x W_e^T for rows ordered by expert e, `counts[e]` rows each; `weight` holds all W_e one below another.
 
-    Saved: x, R rows.
+    Saved: x, R rows, where the weight has a gradient.
     """
 
     def __init__(self, count: int, in_features: int, out_features: int) -> None:
@@ -88,7 +88,7 @@ class GroupedLinear(nn.Module):
 class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_RI: Tensor, weight: Tensor, counts: list[int]) -> Tensor:
-        ctx.save_for_backward(x_RI, weight)
+        ctx.save_for_backward(x_RI if ctx.needs_input_grad[1] else None, weight)
         ctx.counts = counts
         made = [torch.mm(x_RI[rows], own.t()) for rows, own in _parts(weight, counts)]
         return torch.cat(made) if made else x_RI.new_empty(0, len(weight) // len(counts))
@@ -97,7 +97,7 @@ class _GroupedLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_RO: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x_RI, weight = ctx.saved_tensors
-        grad_x = torch.empty_like(x_RI) if ctx.needs_input_grad[0] else None
+        grad_x = grad_RO.new_empty(len(grad_RO), weight.shape[1]) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         gradients = weight if grad_weight is None else grad_weight
         parts = zip(_parts(weight, ctx.counts), _parts(gradients, ctx.counts), strict=True)

@@ -32,7 +32,7 @@ def recomputed(module: nn.Module, keep_products: bool = False) -> None:
     """Make `module` run its forward again in backward. With `keep_products`, what matrix products and attention gave
     stays, and only what lies between is made again."""
     forward = module.forward
-    run = partial(_keeping, _last_product(module)) if keep_products else _plain
+    run = partial(_keeping, _made_again(module)) if keep_products else _plain
 
     def again(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -52,17 +52,16 @@ def _plain(forward: Callable[..., Any], leaves: list[Any]) -> Any:
     return checkpoint(forward, *leaves, use_reentrant=False)
 
 
-def _keeping(last: Any, forward: Callable[..., Any], leaves: list[Any]) -> Any:
-    """Checkpoint that caches the outputs of `PRODUCTS`.
+def _keeping(again: list[tuple[nn.Module, str]], forward: Callable[..., Any], leaves: list[Any]) -> Any:
+    """Checkpoint that caches the outputs of `PRODUCTS`, but for those with a matrix named in `again`.
 
-    The output of the layer's `last` product, if it is named, is not kept: as a rule nothing in backward needs it, and where something
-    does it is computed again. Torch's cache is not made of saved tensors; passing them through `_Holding` makes them
-    visible to whoever watches what is saved, and costs nothing, for the storage is the same.
+    Torch's cache is not made of saved tensors; passing them through `_Holding` makes them visible to whoever watches what is
+    saved, and costs nothing, for the storage is the same.
     """
     kept: list[Tensor] = []
 
     def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if op not in PRODUCTS or (last is not None and any(_same_storage(arg, last.weight) for arg in args)):
+        if op not in PRODUCTS or any(_same_storage(arg, getattr(part, name)) for part, name in again for arg in args):
             return CheckpointPolicy.PREFER_RECOMPUTE
         kept.extend(tree_flatten(context.op_output)[0])
         return CheckpointPolicy.MUST_SAVE
@@ -86,6 +85,14 @@ class _Holding(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (grad, *(None for _ in ctx.saved_tensors))
+
+
+def _made_again(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """The matrices, as parts and names of their parameters, whose products are made again: the last one's, because as a rule
+    nothing in backward needs it, and those that a part calls narrow, which cost less than what they give takes."""
+    last = _last_product(module)
+    narrow = [(part, name) for part in module.modules() for name in getattr(part, "narrow", ())]
+    return narrow if last is None else [(last, "weight"), *narrow]
 
 
 def _last_product(module: nn.Module) -> nn.Module | None:

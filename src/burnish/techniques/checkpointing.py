@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 PRODUCTS = ("matmul", "router", "experts")  # operations that are matrix products
+ADAPTER = "adapter"  # narrow products beside a matrix: cheaper to make again than to keep
 RETURNED = ("output", "log-sum-exp")  # what attention gives back, of all that it saves
 
 
@@ -155,8 +156,8 @@ def _recomputed(block: Block) -> Block:
 
 
 def _last_product(block: Block) -> int:
-    """Where the last matrix product of a layer stands."""
-    return max(k for k, op in enumerate(block.ops) if op.group in PRODUCTS)
+    """Where the last matrix product of a layer stands that keeps something for a backward of its own."""
+    return max(k for k, op in enumerate(block.ops) if op.group in (*PRODUCTS, ADAPTER) and np.any(op.backward))
 
 
 def _read_on(block: Block) -> bool:
@@ -173,12 +174,14 @@ def _last_again(block: Block) -> N:
 def _selected(block: Block) -> Block:
     """One kind of layer that keeps what its products and its attention give; the last product's only if it is read on."""
     kept: dict[str, tuple[Saved, ...]] = {}
-    for op in block.ops[: _last_product(block) + _read_on(block)]:
+    run = block.ops[: _last_product(block) + _read_on(block)]
+    for op in run:
         if op.group in PRODUCTS and op.shapes:
             kept[op.name] = (Saved("output", ACTIVATION, op.made),)
         elif op.group == "attention":
-            kept[op.name] = tuple(saved for saved in op.saved if saved.name in RETURNED)
-    return replace(_kept(block, kept), recomputed=_last_again(block))
+            kept[op.name] = op.gives or tuple(saved for saved in op.saved if saved.name in RETURNED)
+    narrow = sum(op.flops for op in run if op.group == ADAPTER)
+    return replace(_kept(block, kept), recomputed=narrow + _last_again(block))
 
 
 def _kept(block: Block, kept: dict[str, tuple[Saved, ...]]) -> Block:
