@@ -80,9 +80,10 @@ def make_trainable(recipe: Recipe, distributed: bool = True, seed: int = 0) -> T
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def keep(self: Shards, index: int, count: int) -> None:
+def keep(self: Shards, index: int, count: int, part: Any = None) -> None:
     """Instead of `Shards.before`: whole parameters outlive every backward."""
-    self.root.set_reshard_after_backward(False)
+    for root in self.roots:
+        root.set_reshard_after_backward(False)
 
 
 @contextmanager

@@ -46,6 +46,7 @@ def mesh_of(recipe: Recipe, rank: int = 0) -> Mesh:
         vpp=asked.vpp,
         ep=asked.ep,
         stage=rank // (asked.tp * tokens),
+        tp_rank=rank % asked.tp,
     )
 
 
@@ -81,12 +82,12 @@ def apply(recipe: Recipe, trainable: Trainable, work: Work | None = None) -> Tra
     `work` is the description before any technique; None: the recipe's own. Raises UserError naming a technique that can
     only be planned or does not fit the work, and when the ranks started are not those it asks for.
     """
-    from burnish.groups import check_started
+    from burnish.groups import check_started, rank_here
 
     chosen = passes(recipe)
     if only := [technique.name for technique in chosen if technique.plan_only]:
         raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
-    every = mesh_of(recipe)
+    every = mesh_of(recipe, rank_here())
     check_started(every)
     if every.world > 1:
         trainable.together(every)

@@ -110,7 +110,7 @@ def embedding(model: Architecture, shapes: Shapes, T: N, stack: Stack) -> Op:
         Saved("window", ACTIVATION, pick(masked, shapes.seq * shapes.seq, 0)),
     )
     table = ((model.vocab, model.hidden), *positions)
-    return Op("embed", table, saved=saved, moved=3 * T * model.hidden, split=COLUMN)
+    return Op("embed", table, saved=saved, moved=3 * T * model.hidden, split=COLUMN, windowed=model.windowed_layers)
 
 
 def attention_part(model: Architecture, shapes: Shapes, T: N) -> tuple[Op, ...]:

@@ -49,6 +49,11 @@ def started() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def rank_here() -> int:
+    """This process among those started together."""
+    return dist.get_rank() if started() > 1 else 0
+
+
 def check_started(mesh: Mesh) -> None:
     """Raises UserError when the ranks started are not those the mesh asks for."""
     if started() != mesh.world:
@@ -98,6 +103,24 @@ def head_group(groups: Groups, tp: int, holders: int) -> dist.ProcessGroup:
     """The `holders` neighbours among tensor-parallel ranks that hold the same key-value head; every rank calls this."""
     ranks = torch.arange(dist.get_world_size()).view(-1, tp)
     return _group(ranks.reshape(-1, holders), "kv", groups.axes)
+
+
+def pipeline_group(groups: Groups, stages: int, phase: str) -> dist.ProcessGroup:
+    """A further group of this rank's pipeline for what passes in `phase` only; every rank calls this.
+
+    Its traffic counts for axis "pp" and that phase, which is written behind the axis."""
+    lines = torch.arange(dist.get_world_size()).view(stages, -1).t()
+    return _group(lines, f"pp/{phase}", groups.axes)
+
+
+def ends_group(groups: Groups, stages: int) -> dist.ProcessGroup | None:
+    """The first and the last stage of this rank's pipeline, None on the stages between; every rank calls this."""
+    lines = torch.arange(dist.get_world_size()).view(stages, -1).t()[:, [0, -1]]
+    group, _ = dist.new_subgroups_by_enumeration(lines.tolist())
+    if group is not None and groups.places["pp"] in (0, stages - 1):
+        groups.axes[str(group.group_name)] = "pp"
+        return group
+    return None
 
 
 def local(tensor: Tensor) -> Tensor:

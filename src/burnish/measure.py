@@ -55,7 +55,6 @@ COLLECTIVES = {
     "c10d::broadcast_": ("broadcast", 0),
     "c10d::allgather_": ("all_gather", 0),
     "c10d::send": ("p2p", 0),
-    "c10d::recv_": ("p2p", 0),
     "_c10d_functional::all_reduce": ("all_reduce", 0),
     "_c10d_functional::all_reduce_": ("all_reduce", 0),
     "_c10d_functional::all_gather_into_tensor": ("all_gather", None),
@@ -94,7 +93,9 @@ class _Recorder(TorchDispatchMode):
         elif (name := func._schema.name) in COLLECTIVES:
             kind, index = COLLECTIVES[name]
             size = sum(t.nbytes for t in _tensors(out if index is None else args[index]))
-            key = (BACKWARD if self.phase == RECOMPUTE and kind == "all_gather" else self.phase, self._axis(args), kind)
+            axis, _, phase = self._axis(args).partition("/")  # a group may say which phase its traffic belongs to
+            gathers_states = self.phase == RECOMPUTE and kind == "all_gather" and axis == "shard"
+            key = (phase or (BACKWARD if gathers_states else self.phase), axis, kind)
             self.seen["comm_count", *key] += 1
             self.seen["comm_bytes", *key] += size
         return out
@@ -134,7 +135,7 @@ def storage_bytes(tensors: Iterable[Tensor | None]) -> int:
 def observe(trainable: Trainable, batch: list[Batch], lr: float) -> Observation:
     """Run one optimizer step of `trainable` on the micro batches `batch` and count what it did on this rank.
 
-    The step is a real one. `saved` is the most that the forward of a micro batch kept for its backward.
+    The step is a real one. `saved` is the most that the forward of a micro batch kept for its backward, in all parts.
     """
     return observed_step(trainable, batch, lr)[1]
 
@@ -153,7 +154,7 @@ def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[
     handles = [trainable.optimizer.register_step_pre_hook(note_gradients)]
     for part in trainable.parts:
         handles.append(part.register_forward_pre_hook(note_gradients, prepend=True))
-        handles.append(part.register_forward_pre_hook(lambda *_: saved.begin(), prepend=True))
+        handles.append(part.register_forward_pre_hook(lambda part, _: saved.begin(part), prepend=True))
     for part in trainable.parts:
         handles += _depth_hooks(part, recorder)
     try:
@@ -163,7 +164,7 @@ def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[
         for handle in handles:
             handle.remove()
     seen = recorder.seen
-    seen["saved", FORWARD, "", ""] = saved.most
+    seen["saved", FORWARD, "", ""] = sum(saved.most.values())
     seen["gradient", "", "", ""] = gradient
     seen["parameter", "", "", ""] = storage_bytes(_parameters(trainable))
     states = [v for state in trainable.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
@@ -189,10 +190,13 @@ def _depth_hooks(part: nn.Module, recorder: _Recorder) -> list[Any]:
 
 
 class _SavedBytes:
-    """Context that sums the bytes of distinct storages saved for backward, parameters left out, a micro batch at a time."""
+    """Context that sums the bytes of distinct storages saved for backward, parameters left out, a micro batch at a time;
+    of each part the most."""
 
     def __init__(self, parts: list[nn.Module]) -> None:
-        self.total = self.most = 0
+        self.total = 0
+        self.most: Counter[nn.Module | None] = Counter()
+        self._open: nn.Module | None = None
         self._storages: dict[int, Any] = {}  # kept alive, so that no address is counted for two tensors
         self._parts = parts
         self._hooks: Any = nullcontext()
@@ -204,12 +208,12 @@ class _SavedBytes:
         if storage.data_ptr() not in owned and storage.data_ptr() not in self._storages:
             self._storages[storage.data_ptr()] = storage
             self.total += storage.nbytes()
-            self.most = max(self.most, self.total)
+            self.most[self._open] = max(self.most[self._open], self.total)
         return tensor
 
-    def begin(self) -> None:
-        """The next micro batch."""
-        self.total = 0
+    def begin(self, part: nn.Module) -> None:
+        """The next micro batch, in this part."""
+        self.total, self._open = 0, part
         self._storages.clear()
 
     def __enter__(self) -> _SavedBytes:

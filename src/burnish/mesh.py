@@ -41,6 +41,7 @@ class Mesh:
     ep: N = 1
     etp: N = 1
     stage: N = 0
+    tp_rank: N = 0  # of the ranks that divide a layer
 
     @property
     def shards(self) -> N:

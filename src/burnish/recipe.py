@@ -17,6 +17,7 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError, nearest
 from burnish.section import Section, explain
 from burnish.techniques.checkpointing import Config as Checkpointing
+from burnish.techniques.pipeline import check_rows
 from burnish.techniques.precision import Config as Precision
 from burnish.techniques.zero import Config as Zero
 
@@ -258,6 +259,8 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
             "data.format chat needs a model's tokenizer and template; name its folder in train.init or data.tokenizer"
         )
     if wrong := _parallel(parallel, data.seq):
+        refuse(wrong)
+    if wrong := check_rows(train.global_batch // parallel.dp, train.micro_batch, parallel.pp):
         refuse(wrong)
 
 

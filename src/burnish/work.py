@@ -69,6 +69,7 @@ class Op:
     transient: tuple[Saved, ...] = ()  # there while its forward runs, beside what it saves; large ones only
     comms: tuple[Comm, ...] = ()
     trained: bool = True  # whether its parameters get gradients and optimizer state
+    partial: tuple[tuple[str, tuple[N, ...]], ...] = ()  # (axis, shape): gradients that are summed at the end of a step
     group: str = ""  # "matmul", "attention", "adapter" or "" (cheap); what selective recomputation tells apart
     split: str = TOKENS
     moved: N = 0  # bytes that a forward without products reads and writes, in a stack that fuses what can be fused
@@ -80,6 +81,8 @@ class Op:
     parts: N = 1  # separate products that `flops` are divided among (experts)
     launches: N = 1  # kernels of its forward
     again: N = 0  # share of its forward that backward runs again
+    gives: tuple[Saved, ...] = ()  # what it returns to whoever keeps results, where it saves nothing itself
+    windowed: N = 0  # how many layers, the last ones, read the window it keeps
     gives: tuple[Saved, ...] = ()  # what it returns to whoever keeps results, where it saves nothing itself
 
 
@@ -190,6 +193,9 @@ def fold(work: Work) -> Observation:
         key = (comm.phase, comm.axis, comm.kind)
         seen["comm_count", *key] += comm.count * times
         seen["comm_bytes", *key] += comm.bytes * times
+    for axis, size in partial_bytes(work).items():
+        seen["comm_count", STEP, axis, "all_reduce"] += pick(size > 0, 1, 0)
+        seen["comm_bytes", STEP, axis, "all_reduce"] += size
     return Counter({key: value for key, value in seen.items() if np.any(value)})
 
 
@@ -209,6 +215,17 @@ def state_bytes(work: Work) -> dict[str, N]:
         owned = owned_elements(shape, split.optimizer, split.index)
         optimizer = optimizer + n * (size.optimizer * owned + size.optimizer_tensor)
     return {"parameter": parameter, "gradient": gradient, "optimizer": optimizer}
+
+
+def partial_bytes(work: Work) -> dict[str, N]:
+    """Bytes of the gradients that are summed over each axis once a step, as the shards that a rank owns by then."""
+    split, sums = work.sharding, dict[str, N]()
+    for block in work.blocks:
+        for op in block.ops:
+            for axis, shape in op.partial if op.trained else ():
+                owned = owned_elements(shape, split.optimizer, split.index)
+                sums[axis] = sums.get(axis, 0) + block.layers * work.bytes.gradient * owned
+    return sums
 
 
 def saved_bytes(work: Work) -> N:

@@ -43,9 +43,13 @@ class LossScale:
     def attach(self, parts: Iterable[nn.Module], parameters: Iterable[Tensor]) -> None:
         """Scale the loss that `parts` give, and divide the gradients that reach `parameters`."""
         for part in parts:
-            part.register_forward_hook(self._scale_loss)
+            self.attach_loss(part)
         for parameter in parameters:
             self.dividing.append(parameter.register_hook(self.divide_out))
+
+    def attach_loss(self, part: nn.Module) -> None:
+        """Scale the loss that `part` gives."""
+        part.register_forward_hook(self._scale_loss)
 
     def _scale_loss(self, part: nn.Module, given: Any, loss: Tensor) -> None:
         if loss.requires_grad:
@@ -95,6 +99,14 @@ class LossScale:
         ]
 
 
+def keep_only(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> None:
+    """Take all other parameters out of an optimizer that has not stepped, and groups that are empty then."""
+    kept = set(parameters)
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter in kept]
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+
+
 class MasterWeights(torch.optim.Optimizer):
     """AdamW over float32 masters of 16-bit parameters; state by parameter: master, step, exp_avg, exp_avg_sq.
 
@@ -130,6 +142,13 @@ class MasterWeights(torch.optim.Optimizer):
             for hook in self.scale.dividing:
                 hook.remove()
         return self.inner
+
+    def keep(self, parameters: Iterable[Tensor]) -> None:
+        """Forget all other parameters, before the first step: another rank has them."""
+        kept = set(parameters)
+        self._whole = {parameter: whole for parameter, whole in self._whole.items() if parameter in kept}
+        for optimizer in (self, self.inner):
+            keep_only(optimizer, kept)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

@@ -31,7 +31,7 @@ class Replicas(Member):
     """Ranks with whole gradients. `before` is called ahead of each micro batch, `reduced` after the last backward."""
 
     def __init__(self, loss: nn.Module, groups: Groups) -> None:
-        self.groups = groups
+        self.groups, self.loss = groups, loss
         self.parameters = parameter_groups(loss)
         self.missing: list[int] = []  # gradients each group still waits for; empty while micro batches add up
         self.started: list[tuple[Any, Tensor]] = []
@@ -43,8 +43,10 @@ class Replicas(Member):
         """Every rank holds the whole gradient, the first one counts it."""
         return self.groups.first_of_data
 
-    def before(self, index: int, count: int) -> None:
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None:
         """Reduce after the last micro batch only."""
+        if part not in (None, self.loss):
+            return
         self.missing = [len(group) for group in self.parameters] if index == count - 1 else []
 
     def _arrived(self, number: int) -> None:

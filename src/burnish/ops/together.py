@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import torch
@@ -16,8 +16,8 @@ from burnish.groups import Groups
 class Member:
     """What one way of dividing work adds to a step; nothing, unless it says so."""
 
-    def before(self, index: int, count: int) -> None:
-        """Micro batch `index` of `count` is about to run."""
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None:
+        """Micro batch `index` of `count` is about to run; where `part` is given, its backward through that part."""
 
     def reduced(self) -> None:
         """The last backward is over: from here on gradients are those of all ranks."""
@@ -28,6 +28,9 @@ class Member:
     def counts(self, parameter: Tensor) -> bool:
         """Whether this rank's part of a parameter's gradient is counted in its norm; what several hold counts once."""
         return True
+
+    def replaced(self, by: Mapping[Tensor, Tensor]) -> None:
+        """A later technique holds other parameters in place of those it was given."""
 
     def shards(self) -> Iterable[Tensor]:
         """Parameters beside those that the modules hold."""
@@ -56,9 +59,9 @@ class Together:
         last = self.groups.of["pp"].size() - 1 if "pp" in self.groups.of else 0
         return places["tp"] == 0 and places["pp"] == last
 
-    def before(self, index: int, count: int) -> None:
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None:
         for member in self.members:
-            member.before(index, count)
+            member.before(index, count, part)
 
     def reduced(self) -> None:
         """The last technique that was applied is the first whose gradients are ready."""
@@ -79,6 +82,10 @@ class Together:
 
     def counts(self, parameter: Tensor) -> bool:
         return all(member.counts(parameter) for member in self.members)
+
+    def replaced(self, by: Mapping[Tensor, Tensor]) -> None:
+        for member in self.members:
+            member.replaced(by)
 
     def shards(self) -> Iterator[Tensor]:
         return chain.from_iterable(member.shards() for member in self.members)

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -37,7 +37,6 @@ class Shards(Member):
     """Ranks that each hold a part of every state. The optimizer's groups and settings are kept, its parameters replaced."""
 
     def __init__(self, trainable: Trainable, groups: Groups, stage: int, offload: bool = False) -> None:
-        loss = trainable.parts[0]
         self.groups = groups
         self.stage = stage
         self.scale = None
@@ -46,35 +45,40 @@ class Shards(Member):
             self.scale, trainable.optimizer = masters.scale, masters.release()
             compute = MixedPrecisionPolicy(masters.dtype, torch.float32, cast_forward_inputs=False)
         assert not trainable.optimizer.state, "states are split before the first step"
-        before = dict(loss.named_parameters(remove_duplicate=False))
-        device = next(loss.parameters()).device
+        device = next(trainable.parts[0].parameters()).device
         host = CPUOffloadPolicy(pin_memory=device.type != "cpu") if offload else OffloadPolicy()
-        self.root = shard(loss, groups, stage, compute, host)
-        after = dict(self.root.named_parameters(remove_duplicate=False))
-        self.held = list(self.root.parameters())
-        sharded = {whole: after[name] for name, whole in before.items()}
+        self.roots: list[Any] = list(trainable.parts)
+        sharded: dict[Tensor, Any] = {}
+        for root in self.roots:
+            before = dict(root.named_parameters(remove_duplicate=False))
+            shard(root, groups, stage, compute, host)
+            after = dict(root.named_parameters(remove_duplicate=False))
+            sharded |= {whole: after[name] for name, whole in before.items()}
+        self.held = [parameter for root in self.roots for parameter in root.parameters()]
         self.optimizer = trainable.optimizer
         for group in self.optimizer.param_groups:
             group["params"] = [sharded[p] for p in group["params"]]
+        trainable.together().replaced(dict(sharded))
         self.updated()
 
     def counts(self, parameter: Tensor) -> bool:
         """Copies of a shard count once."""
         return self.groups.first_replica
 
-    def before(self, index: int, count: int) -> None:
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None:
         """Set what the backward of this micro batch does; only the last of a step does everything."""
         last = index == count - 1
-        if self.stage < 3:
-            self.root.set_reshard_after_backward(last)
-        if self.stage == 1:
-            self.root.set_requires_gradient_sync(last)
-        else:
-            self.root.set_requires_all_reduce(last)
+        for root in (root for root in self.roots if part in (None, root)):
+            if self.stage < 3:
+                root.set_reshard_after_backward(last)
+            if self.stage == 1:
+                root.set_requires_gradient_sync(last)
+            else:
+                root.set_requires_all_reduce(last)
 
     def reduced(self) -> None:
         """No whole parameter may outlive the update that changes its shards. A loss scale is divided out of the shards."""
-        if not all(isinstance(p, DTensor) for p in self.root.parameters()):
+        if not all(isinstance(p, DTensor) for root in self.roots for p in root.parameters()):
             raise AssertionError(
                 "whole parameters are kept over an update of their shards: forward would use old values"
             )
@@ -84,7 +88,7 @@ class Shards(Member):
     def updated(self) -> None:
         """Stages 1 and 2: whole parameters for the next step's forward, from the shards as they are now."""
         if self.stage < 3:
-            for module in units(self.root):
+            for module in units(*self.roots):
                 module.unshard()
 
     def shards(self) -> list[Tensor]:
@@ -93,15 +97,15 @@ class Shards(Member):
 
     def held_apart(self) -> Iterator[Tensor]:
         """Shards of gradients before those of the copies are added; there is no public way to them."""
-        for module in units(self.root):
+        for module in units(*self.roots):
             for group in module._get_fsdp_state()._fsdp_param_groups:
                 if group._partial_reduce_output is not None:
                     yield group._partial_reduce_output
 
 
-def units(root: Any) -> Iterator[FSDPModule]:
-    """The modules whose parameters travel together, the root first."""
-    return (module for module in root.modules() if isinstance(module, FSDPModule))
+def units(*roots: Any) -> Iterator[FSDPModule]:
+    """The modules whose parameters travel together, each root before what is inside it."""
+    return (module for root in roots for module in root.modules() if isinstance(module, FSDPModule))
 
 
 def shard(loss: Any, groups: Groups, stage: int, compute: MixedPrecisionPolicy, offload: OffloadPolicy) -> Any:

@@ -8,14 +8,15 @@ Gain    parameters and states: 1/pp. A stage's activations are those of the micr
 Price   the ranks wait (pp - 1)/vpp of a micro batch's time a step, and send a layer's input forward and its gradient back
         between stages: little, so this is the axis that crosses nodes. A tied head is a copy of the embedding on another
         stage, and the two sum their gradients once a step.
-Limits  few micro batches make the wait a large share. The first stage has the embedding, the last one the head.
+Limits  few micro batches make the wait a large share. The first stage has the embedding, the last one the head. Angles of
+        positions are made on every stage, once a chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,9 +24,13 @@ from burnish.errors import UserError
 from burnish.mapping import CUT, SCHEDULE
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
-from burnish.work import BACKWARD, FORWARD, Block, Comm, Op, Work
+from burnish.work import BACKWARD, FORWARD, Block, Comm, Op, Saved, Work
 
-PLAN_ONLY = True
+if TYPE_CHECKING:
+    from burnish.train.step import Trainable
+
+RUN = ("gpipe", "1f1b")  # schedules that run; the others are planned only
+ANGLES = "angles and windows"
 GPIPE = SCHEDULE.index("gpipe")
 
 
@@ -56,6 +61,24 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
             f"parallel.vpp {mesh.vpp}: chunks take micro batches in rounds of parallel.pp {mesh.pp}, and a step has "
             f"{work.micro}; make them a multiple of {mesh.pp}, or use parallel.vpp=1"
         )
+
+
+def check_rows(rows: int, micro_batch: int, pp: int) -> str:
+    """What is wrong with how the rows of a rank and step are cut into micro batches, and what is right; empty if nothing is.
+
+    A pipeline takes as many micro batches as it has stages at least, or some never work, and all of one size.
+    """
+    legal = [size for size in range(1, rows // pp + 1) if rows % size == 0]
+    if pp == 1 or micro_batch in legal:
+        return ""
+    count = -(-rows // micro_batch)
+    wrong = (
+        f"makes {count} micro batches of the {rows} rows a rank has in a step, fewer than parallel.pp {pp}"
+        if count < pp
+        else f"leaves a smaller last micro batch of the {rows} rows a rank has in a step, which no pipeline takes"
+    )
+    right = f"use {', '.join(map(str, legal))}" if legal else f"use a train.global_batch of at least {pp} rows a rank"
+    return f"train.micro_batch {micro_batch} {wrong}; {right}"
 
 
 def layers_of(work: Work) -> N:
@@ -103,13 +126,13 @@ def _staged(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> Work:
     """
     blocks: list[Block] = []
     before: N = 0
-    for block in _with_copy(work, mesh):
+    for block in _with_angles(_with_copy(work, mesh), layers_of(work), mesh):
         if block.entering is not None:
             own = sum(_common(before, before + block.layers, *chunk) for chunk in _chunks(layers_of(work), mesh))
             before = before + block.layers
             blocks.append(replace(block, layers=own))
         else:
-            here = 1 * (first if block.name == "embed" else last)
+            here = 1 if block.name == ANGLES else 1 * (first if block.name == "embed" else last)
             blocks.append(replace(block, layers=block.layers * here, ops=tuple(_here(op, here) for op in block.ops)))
     staged = replace(work, blocks=tuple(block for block in blocks if np.any(block.layers)))
     vectors = _vectors(work)
@@ -132,15 +155,39 @@ def _with_copy(work: Work, mesh: Mesh) -> tuple[Block, ...]:
         return work.blocks
     apart = pick(mesh.pp > 1, 1, 0)
     table = next(op for block in work.blocks for op in block.ops if op.name == "embed")
-    size = work.bytes.gradient * table.shapes[0][0] * table.shapes[0][1] * table.trained
-    both = Comm("all_reduce", "pp", BACKWARD, size * apart, apart * table.trained, once=True)
-    copy = Op("copy", (table.shapes[0],), comms=(both,), trained=table.trained, split=table.split, launches=0)
+    both = (("pp", (table.shapes[0][0] * apart, *table.shapes[0][1:])),)
+    copy = Op("copy", (table.shapes[0],), partial=both, trained=table.trained, split=table.split, launches=0)
 
     def summed(op: Op) -> Op:
-        return replace(op, comms=(*op.comms, both)) if op.name == "embed" else op
+        return replace(op, partial=(*op.partial, *both)) if op.name == "embed" else op
 
     here = tuple(replace(block, ops=tuple(map(summed, block.ops))) for block in others)
     return (*here, Block("copy of the embedding", apart, (copy,)), head)
+
+
+def _with_angles(blocks: tuple[Block, ...], layers: N, mesh: Mesh) -> Iterator[Block]:
+    """The blocks, with what all layers of a chunk read, the embedding's part of a whole model, as each chunk makes it anew.
+
+    A window is there where a layer reads it: the last `windowed` layers do.
+    """
+    for block in blocks:
+        if block.name != "embed":
+            yield block
+            continue
+        (embed,) = block.ops
+        shared = [saved for saved in embed.saved if saved.name in ("angles", "window")]
+        alone = tuple(saved for saved in embed.saved if saved not in shared)
+        yield replace(block, ops=(replace(embed, saved=alone),))
+        ends = [(start, end) for start, end in _chunks(layers, mesh)]
+        reading = {
+            "angles": sum(1 * (end > start) for start, end in ends),
+            "window": sum(1 * ((end > start) & (end > layers - embed.windowed)) for start, end in ends),
+        }
+        yield Block(ANGLES, 1, (Op(ANGLES, saved=tuple(_times(saved, reading[saved.name]) for saved in shared)),))
+
+
+def _times(saved: Saved, count: N) -> Saved:
+    return replace(saved, elements=saved.elements * count)
 
 
 def _chunks(layers: N, mesh: Mesh) -> Iterator[tuple[N, N]]:
@@ -213,3 +260,21 @@ def in_flight(schedule: N, micro: N, mesh: Mesh) -> N:
     chunks = 2 * (steady - 1) + mesh.pp * (mesh.vpp - 1) + 1
     held = pick(schedule == GPIPE, micro, pick(np.asarray(mesh.vpp) > 1, chunks / mesh.vpp, steady))
     return _least(held, micro)
+
+
+def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
+    """Keep of the whole model, which every rank has built from the same seed, the chunks of this rank's stage.
+
+    Raises UserError for a schedule that is planned only, and for a network that is not our decoder.
+    """
+    from burnish.ops.pipeline_cut import cut
+
+    if config.schedule not in RUN:
+        raise UserError(f"parallel.schedule {config.schedule} can be planned but not run yet; use {' or '.join(RUN)}")
+    loss: Any = trainable.parts[0]
+    if type(loss.model).__name__ != "Decoder":
+        raise UserError(
+            f"parallel.pp: a {type(loss.model).__name__} cannot be cut into stages; use parallel.pp=1, or train our decoder"
+        )
+    chunks = [range(int(start), int(end)) for start, end in _chunks(len(loss.model.layers), mesh)]
+    return cut(trainable, chunks, config.schedule, int(mesh.tp))

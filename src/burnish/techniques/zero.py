@@ -200,7 +200,8 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
         refuse_offload(next(trainable.parts[0].parameters()).device.type)
     groups = trainable.together().groups
     if config.stage == 0:
-        trainable.join(Replicas(trainable.parts[0], groups))
+        for part in trainable.parts:
+            trainable.join(Replicas(part, groups))
     else:
         trainable.join(Shards(trainable, groups, config.stage, config.offload))
     return trainable

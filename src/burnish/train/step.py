@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +52,8 @@ class Ranks(Protocol):
     alone: bool  # no other rank waits for this one: a micro batch without labels may be left out
     axes: dict[str, str]  # process group name -> mesh axis, for whoever records collectives
 
-    def before(self, index: int, count: int) -> None:
-        """Micro batch `index` of `count` is about to run."""
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None:
+        """Micro batch `index` of `count` is about to run; where `part` is given, its backward through that part."""
 
     def reduced(self) -> None:
         """The last backward is over: from here on gradients are those of all ranks, each rank holding its part."""
@@ -86,7 +86,7 @@ class Alone:
     def __init__(self) -> None:
         self.axes: dict[str, str] = {}
 
-    def before(self, index: int, count: int) -> None: ...
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None: ...
 
     def reduced(self) -> None: ...
 
@@ -117,17 +117,29 @@ class Carried(Protocol):
         ...
 
 
+class Engine(Protocol):
+    """Runs the parts of a pipeline stage: a module that gives the summed loss of a batch on every stage, for judging."""
+
+    def run(self, micros: Sequence[Any], ranks: Ranks) -> float:
+        """As `backward`, over the tensors of each micro batch; 0 where another stage has the loss."""
+        ...
+
+    def __call__(self, *tensors: Any) -> Tensor: ...
+
+
 @dataclass
 class Trainable:
     """What techniques rewrite: modules, optimizer, and `step(micro batches, lr)`, which makes one optimizer step.
 
-    `parts[0]` gives the summed loss of a batch, as `LanguageModelLoss` does. `ranks` is read by `step` as it runs.
+    `parts[0]` gives the summed loss of a batch, as `LanguageModelLoss` does, unless there is an `engine`, which runs parts of
+    a model that other ranks have the rest of. `ranks` is read by `step` as it runs.
     """
 
     parts: list[nn.Module]
     optimizer: torch.optim.Optimizer
     step: Step
     ranks: Ranks = field(default_factory=Alone)
+    engine: Engine | None = None
     carried: dict[str, Carried] = field(default_factory=dict)  # by a name of its own
     placements: dict[str, Placement] = field(default_factory=dict)  # of what is not whole under its own name
 
@@ -141,6 +153,11 @@ class Trainable:
             self.ranks = Together(make_groups(mesh, device), device)
             check_same_weights(self.parts, self.ranks.groups)
         return self.ranks
+
+    @property
+    def scorer(self) -> nn.Module:
+        """What gives the summed loss of a batch; with an engine every rank calls it."""
+        return self.parts[0] if self.engine is None else cast(nn.Module, self.engine)
 
     def join(self, member: Member) -> None:
         """Add what a technique does around a step."""
@@ -172,9 +189,10 @@ def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) 
     optimizer, ranks = trainable.optimizer, trainable.ranks
     counted, inputs = sum(batch.label_count for batch in micros), sum(batch.ids.size for batch in micros)
     try:
-        total = backward(trainable.parts[0], micros, ranks)
+        total = gradients_of(trainable, micros)
         if (counted or not ranks.alone) and not begun(optimizer):
-            refuse_untouched(trainable.parts[0])
+            for module in trainable.parts:
+                refuse_untouched(module)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
         counted_here = [local(p.grad) for p in parameters if p.grad is not None and ranks.counts(p)]
@@ -193,6 +211,14 @@ def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) 
     if not finite:
         raise NonFiniteError(result.loss, result.grad_norm, result)
     return result
+
+
+def gradients_of(trainable: Trainable, micros: list[Batch]) -> float:
+    """Add the gradients of the summed loss of every micro batch; returns that sum in nats, as far as this rank has it."""
+    if trainable.engine is None:
+        return backward(trainable.parts[0], micros, trainable.ranks)
+    device = next(trainable.parts[0].parameters()).device
+    return trainable.engine.run([batch_tensors(batch, device) for batch in micros], trainable.ranks)
 
 
 def backward(loss: nn.Module, micros: Sequence[Batch], ranks: Ranks | None = None) -> float:

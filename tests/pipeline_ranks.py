@@ -1,0 +1,131 @@
+"""What tests of pipelines share: recipes of several stages, rows with unequal label counts, whole or packed, and what one
+rank does with them.
+
+The functions below the line run on every rank, in the pool of `ranks.py`; the others in the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch.distributed as dist
+
+from burnish import apply
+from burnish.config import ModelConfig
+from burnish.data.batch import Batch
+from burnish.describe import Shapes, describe
+from burnish.measure import observe
+from burnish.ops.pipeline_engine import Engine
+from burnish.ops.tied_copy import TiedCopy
+from burnish.recipe import Recipe, replace
+from burnish.recipe_files import load
+from burnish.train.evaluate import evaluate
+from burnish.train.step import StepResult, Trainable
+from burnish.work import Observation, Work, fold
+from zero_ranks import make_trainable, whole
+
+ROWS, SEQ = 2, 23
+SIZES = {"vocab": 131, "hidden": 24, "ffn": 40, "heads": 3, "kv_heads": 1, "head_dim": 8, "max_positions": 64}
+PIECES = (9, 3, 11)  # texts packed into one row
+
+
+def make_recipe(micro: int, pp: int, layers: int = 5, model: dict[str, Any] | None = None, **settings: Any) -> Recipe:
+    """`pp` stages and `micro` micro batches a rank and step; `settings` by dotted path with __ for the dot."""
+    wanted = {key.replace("__", "."): value for key, value in settings.items()}
+    config = ModelConfig(**SIZES | {"layers": layers} | (model or {}))
+    rows = ROWS * micro * wanted.get("parallel.dp", 1)
+    sizes = {"data.seq": SEQ, "train.global_batch": rows, "train.micro_batch": ROWS, "parallel.pp": pp}
+    return replace(load("quickstart").model_copy(update={"model": config}), sizes | wanted)
+
+
+def described(recipe: Recipe, rank: int, packed: bool = False) -> Work:
+    """The work of one rank."""
+    micro = recipe.train.global_batch // recipe.parallel.dp // ROWS
+    pairs = ROWS * sum(n * n for n in PIECES) if packed else None
+    shapes = Shapes(rows=ROWS, seq=SEQ, micro=micro, pairs=pairs, packed=packed)
+    return apply.predict(recipe, describe(recipe.model, shapes), rank)[0]
+
+
+def predicted(recipe: Recipe, rank: int, packed: bool = False) -> Observation:
+    return fold(described(recipe, rank, packed))
+
+
+def make_batches(recipe: Recipe, packed: bool = False, seed: int = 0) -> list[Batch]:
+    """The micro batches of a step of all data-parallel ranks; each counts another number of labels, one of them none."""
+    draw = np.random.default_rng(seed)
+    count = recipe.train.global_batch // ROWS
+    starts = np.concatenate([np.arange(n) for n in PIECES]) if packed else np.arange(SEQ)
+    batches = []
+    for number in range(count):
+        ids, targets = draw.integers(0, recipe.model.vocab, (2, ROWS, SEQ))
+        targets.reshape(-1)[(number * 17 + seed * 7) % (ROWS * SEQ) :] = -100
+        batches.append(Batch(ids, targets, np.tile(starts, (ROWS, 1)), (PIECES,) * ROWS if packed else None))
+    return batches
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def mean_of_micro_batches(self: Engine, micros: Any, ranks: Any) -> float:
+    """Instead of `Engine.run`: every micro batch gives the mean of its labels, as pipelines that divide by their number do."""
+    everything = sum(int((tensors[1] != -100).sum()) for tensors in micros)
+    counts = [int((tensors[1] != -100).sum()) for tensors in micros]
+    seen = iter(counts)
+    last = self.parts[-1]
+
+    def scaled(module: Any, given: Any, loss: Any) -> Any:
+        return loss * (everything / len(micros) / max(next(seen), 1))
+
+    handle = last.register_forward_hook(scaled) if self.is_last(len(self.parts) - 1) else None
+    result = RUN(self, micros, ranks)
+    if handle is not None:
+        handle.remove()
+    return result
+
+
+RUN = Engine.run
+BREAKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "nothing": nullcontext,
+    "tied gradients not summed": lambda: mock.patch.object(TiedCopy, "reduced"),
+    "the tied copy counted twice": lambda: mock.patch.object(TiedCopy, "counts", lambda self, parameter: True),
+    "mean of micro batches": lambda: mock.patch.object(Engine, "run", mean_of_micro_batches),
+}
+
+
+def mine(recipe: Recipe, batches: list[Batch]) -> list[Batch]:
+    """The micro batches of this rank, which every stage of its pipeline has: neighbours."""
+    mesh = apply.mesh_of(recipe, dist.get_rank())
+    each = len(batches) // recipe.parallel.dp
+    return batches[int(mesh.rank) * each :][:each]
+
+
+def observed(recipe: Recipe, batches: list[Batch], steps: int = 2) -> list[Observation]:
+    """The observation of each of `steps` steps on this rank."""
+    trainable = make_trainable(recipe)
+    return [observe(trainable, mine(recipe, batches), 1e-3) for _ in range(steps)]
+
+
+def trained(
+    recipe: Recipe, steps: list[list[Batch]], broken: str = "nothing"
+) -> tuple[list[StepResult], dict[str, np.ndarray], float, int]:
+    """Results of training on this rank's part of each step, this stage's weights by their names in the whole model, the loss
+    of the first step's rows judged after it, and the passes whose tensors stood at once."""
+    with BREAKS[broken]():
+        trainable = make_trainable(recipe)
+        results = [trainable.step(mine(recipe, batches), 0.01) for batches in steps]
+    score = evaluate(trainable.scorer, steps[0])
+    return results, weights_of(trainable), score.loss, trainable.engine.most_kept
+
+
+def weights_of(trainable: Trainable) -> dict[str, np.ndarray]:
+    """The parameters of all parts, put together from their shards, by their names in the whole model."""
+    found = {}
+    for number, part in enumerate(trainable.parts):
+        for name, tensor in part.state_dict().items():
+            key = f"{number}.{name}"
+            found[trainable.placements[key].name if key in trainable.placements else name] = whole(tensor).numpy()
+    return found
