@@ -81,7 +81,6 @@ class Op:
     parts: N = 1  # separate products that `flops` are divided among (experts)
     launches: N = 1  # kernels of its forward
     again: N = 0  # share of its forward that backward runs again
-    gives: tuple[Saved, ...] = ()  # what it returns to whoever keeps results, where it saves nothing itself
     windowed: N = 0  # how many layers, the last ones, read the window it keeps
     gives: tuple[Saved, ...] = ()  # what it returns to whoever keeps results, where it saves nothing itself
 

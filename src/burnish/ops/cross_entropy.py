@@ -14,57 +14,77 @@ Legend: T rows, H hidden size, V vocabulary, C rows of a chunk.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from burnish.ops.vocabulary import Vocabulary
+
 IGNORED = -100  # the same label as torch.nn.functional.cross_entropy ignores
 CHUNK = 512  # rows: enough for a matrix product at full rate, few enough that logits stay small beside a model
 
 
-def chunked_cross_entropy(hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunk: int = CHUNK) -> Tensor:
+def chunked_cross_entropy(
+    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunk: int = CHUNK, vocabulary: Vocabulary | None = None
+) -> Tensor:
     """Sum over labels other than -100 of -log softmax(hidden @ weight.T)[label], in nats; a scalar.
 
     Half-precision inputs multiply in their own type and accumulate loss, softmax and gradients in float32; the result
     is float32 (float64 for float64 inputs). Without a label to count, the loss and its gradients are exactly 0.
+    `vocabulary`: the head has only this rank's words, hidden states are [B, S, H], and every rank gets the whole loss.
     Raises ValueError for shapes that do not fit, IndexError or RuntimeError for a label outside the vocabulary.
     """
-    if hidden_TH.dim() != 2 or weight_VH.dim() != 2 or hidden_TH.shape[1] != weight_VH.shape[1]:
+    fits = hidden_TH.dim() == weight_VH.dim() == 2 and hidden_TH.shape[1] == weight_VH.shape[1]
+    if vocabulary is None and not fits:
         raise ValueError(
             f"hidden {tuple(hidden_TH.shape)} and weight {tuple(weight_VH.shape)} must be [T, H] and [V, H]"
         )
-    if labels_T.shape != hidden_TH.shape[:1]:
+    if vocabulary is None and labels_T.shape != hidden_TH.shape[:1]:
         raise ValueError(f"labels {tuple(labels_T.shape)} must be [{hidden_TH.shape[0]}], one a row of hidden")
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; it counts rows, 1 and more work")
     if torch.is_grad_enabled() and (hidden_TH.requires_grad or weight_VH.requires_grad):
-        return _ChunkedCrossEntropy.apply(hidden_TH, weight_VH, labels_T, chunk)
-    return _sum_of_chunks(hidden_TH, weight_VH, labels_T, chunk, None, None)
+        return _ChunkedCrossEntropy.apply(hidden_TH, weight_VH, labels_T, chunk, vocabulary)
+    whole_TH = hidden_TH if vocabulary is None else vocabulary.whole(hidden_TH)
+    return _sum_of_chunks(whole_TH, weight_VH, labels_T, chunk, Wanted(None, None, vocabulary))
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Loss forward, with the two gradients for an upstream gradient of 1 saved for backward."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunk: int) -> Tensor:
+    def forward(
+        ctx: Any, given: Tensor, weight_VH: Tensor, labels_T: Tensor, chunk: int, vocabulary: Vocabulary | None
+    ) -> Tensor:
+        hidden_TH = given if vocabulary is None else vocabulary.whole(given)
         wide = _accumulation_type(hidden_TH.dtype)
         for_hidden = torch.empty_like(hidden_TH) if ctx.needs_input_grad[0] else None
         for_weight = torch.zeros_like(weight_VH, dtype=wide) if ctx.needs_input_grad[1] else None
-        loss = _sum_of_chunks(hidden_TH, weight_VH, labels_T, chunk, for_hidden, for_weight)
+        loss = _sum_of_chunks(hidden_TH, weight_VH, labels_T, chunk, Wanted(for_hidden, for_weight, vocabulary))
+        if vocabulary is not None and for_hidden is not None:
+            for_hidden = vocabulary.summed(for_hidden, given)
         ctx.save_for_backward(for_hidden, None if for_weight is None else for_weight.to(weight_VH.dtype))
         return loss
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         for_hidden, for_weight = ctx.saved_tensors
         # A copy of the head's gradient would stand at the very peak of a step, so the common case must not make one.
         if upstream.device.type == "cpu" and upstream.item() == 1.0:
-            return for_hidden, for_weight, None, None
+            return for_hidden, for_weight, None, None, None
         scaled = [None if g is None else g * upstream.to(g.dtype) for g in (for_hidden, for_weight)]
-        return scaled[0], scaled[1], None, None
+        return scaled[0], scaled[1], None, None, None
+
+
+class Wanted(NamedTuple):
+    """Gradients to fill (`hidden`) or to add to (`weight`), where they are asked for, and how the words are divided."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    vocabulary: Vocabulary | None
 
 
 def _sum_of_chunks(
@@ -72,10 +92,10 @@ def _sum_of_chunks(
     weight_VH: Tensor,
     labels_T: Tensor,
     chunk: int,
-    for_hidden_TH: Tensor | None,
-    for_weight_VH: Tensor | None,
+    wanted: Wanted,
 ) -> Tensor:
-    """The loss; fills `for_hidden_TH` and adds to `for_weight_VH` where given. One buffer holds all logits in turn."""
+    """The loss; makes the gradients that are wanted. One buffer holds all logits in turn."""
+    for_hidden_TH, for_weight_VH, vocabulary = wanted
     wide = _accumulation_type(hidden_TH.dtype)
     rows = min(chunk, hidden_TH.shape[0])
     buffer_CV = hidden_TH.new_empty((rows, weight_VH.shape[0]), dtype=wide)
@@ -90,7 +110,7 @@ def _sum_of_chunks(
         if halves_CV is not None:
             logits_CV.copy_(narrow_CV)
         wants_gradient = for_hidden_TH is not None or for_weight_VH is not None
-        loss += _loss_then_gradient_(logits_CV, labels_C, wants_gradient)
+        loss += _loss_then_gradient_(logits_CV, labels_C, wants_gradient, vocabulary)
         if wants_gradient and halves_CV is not None:
             narrow_CV.copy_(logits_CV)
         if for_hidden_TH is not None:
@@ -100,17 +120,26 @@ def _sum_of_chunks(
     return loss
 
 
-def _loss_then_gradient_(logits_CV: Tensor, labels_C: Tensor, wants_gradient: bool) -> Tensor:
+def _loss_then_gradient_(
+    logits_CV: Tensor, labels_C: Tensor, wants_gradient: bool, vocabulary: Vocabulary | None
+) -> Tensor:
     """Sum of the rows' losses; `logits_CV` becomes softmax - one_hot, with rows that are ignored all zero."""
-    counted_C = labels_C != IGNORED
-    index_C1 = labels_C.where(counted_C, 0).unsqueeze(1)
-    highest_C1 = logits_CV.amax(dim=1, keepdim=True)
-    at_label_C1 = logits_CV.gather(1, index_C1) - highest_C1
+    counted_C = own_C = labels_C != IGNORED
+    if vocabulary is None:
+        index_C1 = labels_C.where(counted_C, 0).unsqueeze(1)
+        highest_C1 = logits_CV.amax(dim=1, keepdim=True)
+    else:
+        own_C, index_C = vocabulary.own(labels_C, logits_CV.shape[1])
+        index_C1 = index_C.unsqueeze(1)
+        highest_C1 = vocabulary.highest(logits_CV.amax(dim=1, keepdim=True))
+    at_label_C1 = (logits_CV.gather(1, index_C1) - highest_C1) * own_C.unsqueeze(1)
     sums_C1 = logits_CV.sub_(highest_C1).exp_().sum(dim=1, keepdim=True)
+    if vocabulary is not None:
+        sums_C1, at_label_C1 = vocabulary.sums(sums_C1, at_label_C1)
     losses_C1 = (sums_C1.log() - at_label_C1) * counted_C.unsqueeze(1)
     if wants_gradient:
         logits_CV.mul_(counted_C.unsqueeze(1) / sums_C1)
-        logits_CV.scatter_add_(1, index_C1, -counted_C.unsqueeze(1).to(logits_CV.dtype))
+        logits_CV.scatter_add_(1, index_C1, -own_C.unsqueeze(1).to(logits_CV.dtype))
     return losses_C1.sum()
 
 

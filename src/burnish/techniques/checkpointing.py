@@ -185,18 +185,20 @@ def _selected(block: Block) -> Block:
 
 
 def _kept(block: Block, kept: dict[str, tuple[Saved, ...]]) -> Block:
-    """A layer whose operations save only `kept`, with its input; collectives of its forward happen twice.
+    """A layer whose operations save only `kept`, with its input; collectives of its forward up to the last product happen
+    twice.
 
     What comes back for its backward is at most what it would have saved and does not keep.
     """
     assert block.entering is not None
+    last = _last_product(block)
     ops = tuple(
         replace(
             op,
             saved=kept.get(op.name, ()),
-            comms=op.comms + tuple(replace(c, phase=RECOMPUTE) for c in op.comms if c.phase == "forward"),
+            comms=op.comms + tuple(replace(c, phase=RECOMPUTE) for c in op.comms if c.phase == "forward" and at < last),
         )
-        for op in block.ops
+        for at, op in enumerate(block.ops)
     )
     stays = {id(block.entering), *map(id, chain(*kept.values()))}
     returning = tuple(saved for op in block.ops for saved in op.saved if id(saved) not in stays)

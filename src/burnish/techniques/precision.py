@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from burnish.mesh import Mesh
+from burnish.mesh import Mesh, N
 from burnish.section import Section
 from burnish.work import Bytes, Work
 
@@ -69,8 +69,14 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
         rounded=2,
         widened=4,
     )
-    vectors = sum(n * shape[0] for n, shape in work.shapes() if len(shape) == 1)
-    return replace(work, bytes=half, gathered=work.gathered + vectors * (size.parameter - half.parameter))
+    return replace(work, bytes=half, gathered=work.gathered + vector_bytes(replace(work, bytes=half)))
+
+
+def vector_bytes(work: Work) -> N:
+    """Bytes that vectors take beyond those of a 16-bit parameter, since they stay in float32."""
+    if not isinstance(work.bytes.rounded, int) or not work.bytes.rounded:
+        return 0
+    return (MASTER - work.bytes.parameter) * sum(n * shape[0] for n, shape in work.shapes() if len(shape) == 1)
 
 
 def masters_as_parameters(size: Bytes) -> Bytes:

@@ -14,19 +14,23 @@ Limits  heads must divide; key-value heads fewer than tp are repeated. Beyond a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from burnish.decoder_parts import CHUNK
 from burnish.errors import UserError
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
-from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, HEADS, ROW, Block, Comm, Op, Saved, Work
+from burnish.techniques.precision import vector_bytes
+from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, HEADS, ROW, TOKENS, Block, Comm, Op, Saved, Work
 
-PLAN_ONLY = True
-OPENS = {"q": BACKWARD, "up": BACKWARD, "mixer_in": BACKWARD, "shared_up": BACKWARD}  # pairs, in backward
-CLOSES = {"o": FORWARD, "down": FORWARD, "mixer_out": FORWARD, "shared_down": FORWARD}
-LOSS_SUMS = 3  # numbers a token that the loss sums over a split vocabulary: maximum, exponentials, the label's logit
+if TYPE_CHECKING:
+    from burnish.train.step import Trainable
+
+OPENS = ("q", "up", "mixer_in", "shared_up")  # first matrices of pairs
+CLOSES = ("o", "down", "mixer_out", "shared_down")
+LOSS_SUMS = 3  # numbers a token that the loss sums over a split vocabulary: the maximum; exponentials and label's logit
 
 
 class Config(Section):
@@ -96,6 +100,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             saved=kept,
             transient=tuple(_kept(saved, mesh.tp, tokens) for saved in op.transient),
             comms=op.comms + _comms(op, block, work, mesh, sequence),
+            partial=op.partial + _partial(op, mesh, sequence),
         )
 
     def edit(block: Block) -> Block:
@@ -103,7 +108,8 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
         divided = replace(block, ops=tuple(divide(op, block) for op in block.ops), entering=entering)
         return _righted(block, divided, work, mesh, sequence)
 
-    return work.edit(edit)
+    made = work.edit(edit)
+    return replace(made, gathered=work.gathered - vector_bytes(work) + vector_bytes(made))
 
 
 def _kept(saved: Saved, tp: N, tokens: N) -> Saved:
@@ -118,12 +124,21 @@ def _shape(shape: tuple[N, ...], split: str, tp: N) -> tuple[N, ...]:
     return (*shape[:-1], -(-shape[-1] // tp)) if split == ROW and len(shape) > 1 else shape
 
 
+def _partial(op: Op, mesh: Mesh, sequence: N) -> tuple[tuple[str, tuple[N, ...]], ...]:
+    """Parameters that every rank has whole and whose gradients come from its own heads, or tokens where these are divided."""
+    whole = [shape for shape in op.shapes if op.split in (HEADS, TOKENS) or (op.split == ROW and len(shape) == 1)]
+    counted = (mesh.tp > 1) * 1 * (1 if op.split == HEADS else sequence)
+    return tuple(("tp", (counted * shape[0], *shape[1:])) for shape in whole) if np.any(counted) else ()
+
+
 def _comms(op: Op, block: Block, work: Work, mesh: Mesh, sequence: N) -> tuple[Comm, ...]:
-    """Sums that close a pair of matrices in forward and open it in backward; split by tokens they are two halves."""
-    phase = (CLOSES | OPENS).get(op.name)
-    if phase is None or block.entering is None:
+    """What opens a pair of matrices and what closes it; sums over ranks, or their two halves where tokens are divided."""
+    if block.entering is None or op.name not in (*OPENS, *CLOSES):
         return ()
-    return _sums(phase, phase, work.bytes.activation * block.entering.elements, mesh, sequence)
+    size = work.bytes.activation * block.entering.elements
+    if op.name in OPENS:
+        return _sums(FORWARD, BACKWARD, size, mesh, sequence)
+    return _sums(BACKWARD, FORWARD, size, mesh, sequence)
 
 
 def _sums(gathers: str, reduces: str, size: N, mesh: Mesh, sequence: N, there: Any = True) -> tuple[Comm, ...]:
@@ -145,7 +160,10 @@ def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
 
     def right(op: Op) -> Op:
         if op.name in ("k", "v"):
-            return _repeated(op, before[op.name], owned)
+            return _repeated(op, before[op.name], owned, mesh)
+        if op.name == "k_norm":
+            saved = tuple(replace(s, elements=s.elements // owned) for s in before["k_norm"].saved)
+            return replace(op, saved=saved, backward=before["k_norm"].backward // owned)
         if op.name == "attention" and "k" in before:
             inputs = sum(before[name].made // (mesh.tp if name == "q" else owned) for name in ("q", "k", "v"))
             saved = tuple(replace(s, elements=inputs) if s.name == "q, k, v" else s for s in op.saved)
@@ -157,17 +175,30 @@ def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
         if op.name == "embed":
             size = work.bytes.activation * work.tokens * op.shapes[0][1]
             sums = _sums(BACKWARD, FORWARD, size, mesh, sequence, there=op.shapes[0][0] > 0)
-            return replace(op, saved=before["embed"].saved, comms=(*op.comms, *sums))
+            table, *positions = before["embed"].shapes
+            shapes = ((_words(table[0], mesh), table[1]), *positions)
+            partial = tuple(("tp", (shape[0] * (mesh.tp > 1) * sequence, shape[1])) for shape in positions)
+            saved = before["embed"].saved
+            return replace(op, shapes=shapes, saved=saved, partial=partial, comms=(*op.comms, *sums))
         return _vocabulary(op, before["head"], work, mesh, sequence) if op.name == "head" else op
 
     return replace(divided, ops=tuple(map(right, divided.ops)))
 
 
-def _repeated(op: Op, whole: Op, owned: N) -> Op:
-    """A key or value projection of a rank that holds one of `owned` different parts."""
+def _words(vocab: N, mesh: Mesh) -> N:
+    """Words of a rank: equal parts, of which the last are smaller, or empty, where the vocabulary does not divide."""
+    part = -(-vocab // mesh.tp)
+    left = vocab - mesh.tp_rank * part
+    return pick(left > part, part, pick(left > 0, left, 0))
+
+
+def _repeated(op: Op, whole: Op, owned: N, mesh: Mesh) -> Op:
+    """A key or value projection of a rank that holds one of `owned` different parts; what others hold too is summed."""
     shapes = tuple((shape[0] // owned, *shape[1:]) for shape in whole.shapes)
     flops, backward = whole.flops // owned, whole.backward // owned
-    return replace(op, shapes=shapes, flops=flops, backward=backward, made=whole.made // owned)
+    again = (mesh.tp > owned) * 1
+    partial = tuple(("kv", (shape[0] * again, *shape[1:])) for shape in shapes) if np.any(again) else ()
+    return replace(op, shapes=shapes, flops=flops, backward=backward, made=whole.made // owned, partial=partial)
 
 
 def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
@@ -177,7 +208,7 @@ def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
     """
     there = whole.made > 0
     rows = pick(there, whole.made // work.tokens, 1)
-    part = -(-rows // mesh.tp)
+    part = _words(rows, mesh)
 
     def share(size: N) -> N:
         return size // rows * part
@@ -187,10 +218,12 @@ def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
 
     size = next(saved.elements for saved in whole.saved if not _of_vocabulary(saved)) * work.bytes.activation
     made = FORWARD if isinstance(whole.backward, int) and not whole.backward else BACKWARD
-    numbers = (mesh.tp > 1) * there * LOSS_SUMS
-    loss = Comm("all_reduce", "tp", FORWARD, numbers * work.bytes.statistic * work.tokens, numbers)
+    calls = pick(work.tokens > CHUNK, -(-work.tokens // CHUNK), 1) if made == FORWARD else 1
+    split = (mesh.tp > 1) * 1 * there
+    loss = Comm("all_reduce", "tp", FORWARD, split * LOSS_SUMS * work.bytes.statistic * work.tokens, split * 2 * calls)
     return replace(
         op,
+        shapes=tuple((_words(shape[0], mesh), *shape[1:]) for shape in whole.shapes),
         flops=share(whole.flops),
         backward=share(whole.backward),
         made=share(whole.made),
@@ -203,3 +236,32 @@ def _vocabulary(op: Op, whole: Op, work: Work, mesh: Mesh, sequence: N) -> Op:
 def _of_vocabulary(saved: Saved) -> bool:
     """Whether a tensor of the head has a row or column for each word."""
     return saved.name in ("logits", "weight gradient")
+
+
+def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
+    """Cut this rank's part out of the network's parameters and let its modules exchange what they need.
+
+    Raises UserError for a network whose names no table of sharding knows, and for one with experts.
+    """
+    from burnish.ops.tensor_parallel import TensorParallel
+    from burnish.ops.vocabulary import Vocabulary
+    from burnish.tables.sharding import DECODER, HUGGING_FACE
+
+    loss: Any = trainable.parts[0]
+    kind = type(loss.model).__name__
+    plan = DECODER if kind == "Decoder" else HUGGING_FACE.get(kind)
+    if plan is None:
+        raise UserError(
+            f"parallel.tp: how to divide a {kind} is not known; known are Decoder, {', '.join(HUGGING_FACE)}"
+        )
+    if getattr(loss.model.shape if kind == "Decoder" else None, "experts", 0):
+        raise UserError(
+            "parallel.tp: layers with experts are planned only; use parallel.tp=1, with ZeRO for their memory"
+        )
+    groups = trainable.together(mesh).groups
+    member = TensorParallel(loss.model, plan, groups, config.sequence)
+    member.cut(trainable.optimizer)
+    trainable.join(member)
+    if hasattr(loss, "vocabulary"):
+        loss.vocabulary = Vocabulary(groups.of["tp"], member.words, config.sequence)
+    return trainable

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from burnish.data.batch import Batch
 from burnish.models.decoder import Decoder
 from burnish.ops.cross_entropy import CHUNK, chunked_cross_entropy
+from burnish.ops.vocabulary import Vocabulary
 
 Pieces = tuple[tuple[int, ...], ...]
 
@@ -19,6 +20,7 @@ class LanguageModelLoss(nn.Module):
         super().__init__()
         self.model = model
         self.chunk = chunk
+        self.vocabulary: Vocabulary | None = None  # how the head's words are divided over ranks, where they are
 
     def forward(
         self, ids_BS: Tensor, labels_BS: Tensor, positions_BS: Tensor | None = None, segments: Pieces | None = None
@@ -28,7 +30,9 @@ class LanguageModelLoss(nn.Module):
         Labels are already shifted: labels[b, s] is the token after ids[b, s].
         """
         hidden_BSH = self.model(ids_BS, positions_BS, segments)
-        return chunked_cross_entropy(hidden_BSH.flatten(0, 1), self.model.head.weight, labels_BS.flatten(), self.chunk)
+        hidden = hidden_BSH.flatten(0, 1) if self.vocabulary is None else hidden_BSH
+        weight, labels = self.model.head.weight, labels_BS.flatten()
+        return chunked_cross_entropy(hidden, weight, labels, self.chunk, self.vocabulary)
 
 
 def batch_tensors(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None, Pieces | None]:
