@@ -121,7 +121,7 @@ def test_derived_positions_are_left_out(tmp_path):
         ({"hidden_act": "silu"}, "hidden_act 'silu' is not known; known: gelu, gelu_new"),
         ({"model_type": "deberta"}, "model_type 'deberta' is no encoder known here; known: bert, roberta"),
         ({"architectures": ["BertForQuestionAnswering"]}, "architectures .* is not supported; known: BertForMaskedLM"),
-        ({"num_attention_heads": 7}, "num_attention_heads 7 does not divide hidden 48"),
+        ({"num_attention_heads": 7}, "num_attention_heads 7 does not divide hidden 48; 6 does"),
         ({"hidden_size": None}, "missing hidden_size"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide': Input should be a valid integer"),
         ({"problem_type": "regression"}, "problem_type is 'regression'"),

@@ -11,6 +11,8 @@ from burnish.errors import UserError, nearest
 from burnish.section import Section
 from burnish.tables.encoders import ACTIVATIONS, ENCODERS, FIXED, KEYS, NONE, ONE_CLASS, SEQUENCE, TOKENS, EncoderFamily
 
+MOST_HEADS = 1024  # that are tried for one that would do; a file may say any number
+
 
 class EncoderConfig(Section):
     """Sizes of one encoder. `table` is the rows of the position table, `types` those of the token types.
@@ -42,8 +44,8 @@ class EncoderConfig(Section):
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation {self.activation!r} is not known; known: {', '.join(ACTIVATIONS)}")
         if self.hidden % self.heads:
-            legal = [n for n in range(1, self.hidden + 1) if self.hidden % n == 0]
-            raise ValueError(f"heads {self.heads} does not divide hidden {self.hidden}; values that do: {legal}")
+            legal = next(n for n in range(min(self.heads, MOST_HEADS), 0, -1) if self.hidden % n == 0)
+            raise ValueError(f"heads {self.heads} does not divide hidden {self.hidden}; {legal} does")
         if self.pad >= self.vocab:
             raise ValueError(f"pad {self.pad} is outside the vocabulary 0..{self.vocab - 1}")
         if self.table <= self.offset:

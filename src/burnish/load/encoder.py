@@ -7,6 +7,7 @@ from torch import Tensor
 
 from burnish.encoders.config import EncoderConfig
 from burnish.encoders.tensors import encoder_file_shapes, encoder_links, encoder_shapes
+from burnish.errors import UserError
 from burnish.load.arrange import to_ours
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.model import Comparison, config_file, refuse_gaps, widest
@@ -53,8 +54,13 @@ def is_encoder(checkpoint: Checkpoint) -> bool:
 def compare_encoder(checkpoint: Checkpoint, config: EncoderConfig) -> Comparison:
     """Hold a checkpoint's tensors against what its config asks for; reads no weight.
 
-    A body's names may have its family's prefix or not; a pooler that its head does not read is left out.
+    A body's names may have its family's prefix or not; a pooler that its head does not read is left out. Raises UserError
+    for more layers than there are tensors.
     """
+    if config.layers > len(checkpoint.tensors):  # before a name is made for each of a thousand million
+        raise UserError(
+            f"{config_file(checkpoint)}: num_hidden_layers is {config.layers:,}; the weights are {len(checkpoint.tensors)} tensors"
+        )
     family = ENCODERS[config.family]
     wanted = encoder_file_shapes(config)
     prefix = f"{config.family}."
