@@ -27,8 +27,10 @@ MASTER = 4  # bytes a parameter of its float32 master
 # Class of a module -> what it computes in float32 whatever its inputs are.
 HIGH = {
     "RMSNorm": "mean square and its root",
+    "LayerNorm": "mean, variance and its root",
     "Attention": "softmax and its sums",
     "LanguageModelLoss": "softmax over the vocabulary, loss, sum of the head's gradient",
+    "ClassificationLoss": "softmax over the classes, loss",
     "Decoder": "rotary angles until they are rounded once",
 }
 
