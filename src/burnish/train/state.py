@@ -1,7 +1,8 @@
-"""Checkpoints: everything a run needs to go on bit for bit, written whole or not at all, and checked when read.
+"""Checkpoints: everything a run needs to go on, on the same ranks bit for bit or on any others; whole or not at all.
 
-A run's checkpoint folder holds `step-000123` folders, each with model.safetensors, optimizer.safetensors, state.json
-and manifest.json (bytes and SHA-256 of the other three). One is made under a hidden name beside them, then renamed.
+A run's checkpoint folder holds `step-000123` folders, each with the tensors as `pieces.py` writes them, state.json and
+manifest.json (bytes and SHA-256 of every other file). One is made under a hidden name beside them, then renamed. Many ranks
+write into one folder, which they must all see; the first makes and renames it.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors import SafetensorError
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
+from burnish.crew import ALONE, Crew
 from burnish.errors import UserError
+from burnish.ops.master_weights import MasterWeights
 from burnish.recipe_files import differences
+from burnish.train.pieces import INDEX, OPTIMIZER, WEIGHTS, file_name, flush, read_index, read_pieces, write_pieces
+from burnish.train.placed import MODEL, Placed, as_sharded, make_room, placed, placed_weights
+from burnish.train.random_state import random_state, set_random_state
 from burnish.train.step import Trainable
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
-MODEL = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
 
 
 @dataclass(frozen=True)
@@ -57,29 +62,57 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:06d}"
 
 
-def save_checkpoint(folder: Path, trainable: Trainable, state: State, keep: int) -> Path:
+def save_checkpoint(folder: Path, trainable: Trainable, state: State, keep: int, crew: Crew = ALONE) -> Path:
     """Write a checkpoint, then remove all but the newest `keep` and the best. Returns its folder.
 
-    Raises UserError when the folder cannot be written (permission, full disk); what was there before is untouched.
+    Every rank calls this. Raises UserError, on all of them, when the folder cannot be written (permission, full disk); what
+    was there before is untouched.
     """
     final = checkpoint_path(folder, state.step)
-    temporary = folder / f".{final.name}.{os.getpid()}"
+    temporary = folder / f".{final.name}.writing"
     try:
+        crew.first(lambda: _begin(folder, temporary))
+        files = _write(temporary, trainable, state, crew)
+        crew.first(lambda: _finish(temporary, final, files, state, keep))
+    except UserError as error:
+        if crew.leads:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"{folder}: cannot write a checkpoint ({error}); free space or name another folder") from None
+    return final
+
+
+def _begin(folder: Path, temporary: Path) -> None:
+    with _said():
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".step-*"):
             shutil.rmtree(leftover)
         temporary.mkdir()
-        _write(temporary, trainable, state)
+
+
+def _finish(temporary: Path, final: Path, files: Mapping[str, Any], state: State, keep: int) -> None:
+    with _said():
+        (temporary / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
+        flush(temporary / MANIFEST)
+        flush(temporary)
         if final.exists():  # a damaged one, which resuming skipped
             _remove(final)
         os.replace(temporary, final)
-        _flush(folder)
-        _prune(folder, state, keep)
+        flush(final.parent)
+        _prune(final.parent, state, keep)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What the disk refuses, in a few words."""
+    try:
+        yield
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{folder}: cannot write a checkpoint ({reason}); free space or name another folder") from None
-    return final
+        raise UserError(str(getattr(error, "strerror", None) or error)) from None
+    except CheckpointException as error:
+        cause, _ = error.failures[min(error.failures)]
+        if not isinstance(cause, OSError | SafetensorError):
+            raise cause from None
+        raise UserError(str(getattr(cause, "strerror", None) or cause)) from None
 
 
 def latest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -102,13 +135,14 @@ def read_state(path: Path) -> State:
     )
 
 
-def load_checkpoint(path: Path, trainable: Trainable, identity: Mapping[str, Any]) -> State:
+def load_checkpoint(path: Path, trainable: Trainable, identity: Mapping[str, Any], crew: Crew = ALONE) -> State:
     """Put parameters, buffers, optimizer state, what techniques carry and torch's random state back exactly as saved.
 
-    Raises UserError, before anything is changed, for a damaged checkpoint, for one of other settings than `identity`
+    The checkpoint may be of other ranks, divided in another way: each rank reads the pieces that it holds. Every rank calls
+    this. Raises UserError, before anything is changed, for a damaged checkpoint, for one of other settings than `identity`
     (naming what differs) and for one whose tensors do not fit the model or which lacks what a technique carries.
     """
-    if fault := _fault(path):
+    if fault := crew.first(lambda: _fault(path)):
         raise UserError(f"{path}: {fault}; resume from another checkpoint")
     state = read_state(path)
     now = json.loads(json.dumps(identity))  # as JSON gives it back: tuples are lists
@@ -118,23 +152,36 @@ def load_checkpoint(path: Path, trainable: Trainable, identity: Mapping[str, Any
     carried = rest.get("carried", {})
     if absent := trainable.carried.keys() - carried.keys():
         raise UserError(f"{path}: holds no {', '.join(sorted(absent))}; use its own recipe, or a new run folder")
-    tensors = dict(_model_tensors(trainable))
-    with safe_open(path / MODEL, framework="pt") as saved:
-        _check_shapes(path, tensors, {name: tuple(saved.get_slice(name).get_shape()) for name in saved.keys()})  # noqa: SIM118
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(saved.get_tensor(name))
-    trainable.optimizer.state.clear()
-    with safe_open(path / OPTIMIZER, framework="pt") as saved:
-        for name in saved.keys():  # noqa: SIM118 - a safetensors file is no mapping
-            key, owner = name.split("/", 1)
-            parameter = tensors[owner]
-            # A copy of our own: what safetensors hands out may be a view of the file.
-            trainable.optimizer.state[parameter][key] = saved.get_tensor(name).to(parameter.device, copy=True)
+    saved = read_index(path)
+    _check_shapes(path, placed(trainable), saved, crew)
+    if isinstance(trainable.optimizer, MasterWeights):
+        trainable.optimizer.fill_state()
+    make_room(trainable, {name: getattr(torch, about["dtype"]) for name, about in saved.items()})
+    _read(path, placed(trainable), crew)
+    for member in as_sharded(trainable):
+        member.updated()
     for name, thing in trainable.carried.items():
         thing.load_state_dict(carried[name])
-    _set_random_state(rest["random"])
+    states = rest["random"]
+    set_random_state(states[crew.rank if crew.world == len(states) else 0])
     return state
+
+
+def load_weights(path: Path, module: nn.Module) -> None:
+    """Put the weights alone of a checkpoint into the whole model that it is of. Raises UserError as `load_checkpoint` does."""
+    if fault := _fault(path):
+        raise UserError(f"{path}: {fault}; use another checkpoint")
+    tensors = placed_weights(module)
+    _check_shapes(path, tensors, read_index(path), ALONE)
+    _read(path, tensors, ALONE)
+
+
+@torch.no_grad()
+def _read(path: Path, tensors: Mapping[str, Placed], crew: Crew) -> None:
+    read_pieces(path, tensors, crew)
+    for thing in tensors.values():
+        for follower in thing.followers:
+            follower.copy_(thing.tensor)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -161,50 +208,45 @@ def _remove(path: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def _write(folder: Path, trainable: Trainable, state: State) -> None:
-    model = {name: tensor.detach().contiguous() for name, tensor in _model_tensors(trainable)}
-    optimizer = {name: tensor.contiguous() for name, tensor in _optimizer_tensors(trainable)}
-    save_file(model, folder / MODEL)
-    save_file(optimizer, folder / OPTIMIZER)
+def _write(folder: Path, trainable: Trainable, state: State, crew: Crew) -> dict[str, Any]:
+    """Write this rank's tensors, and the first rank's state; gives bytes and checksum of all ranks' files."""
+    crew.every(lambda: _write_tensors(folder, trainable, crew))
     carried = {name: thing.state_dict() for name, thing in trainable.carried.items()}
-    rest = asdict(state) | {"carried": carried, "random": _random_state()}
-    (folder / STATE).write_text(json.dumps(rest, indent=1), encoding="utf-8")
-    files = {name: _fingerprint(folder / name) for name in (MODEL, OPTIMIZER, STATE)}
-    (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
-    for path in (*folder.iterdir(), folder):
-        _flush(path)
+    rest = asdict(state) | {"carried": carried, "random": crew.gather(random_state())}
+    crew.first(lambda: _write_state(folder, rest))
+    mine = [file_name(kind, crew.rank, crew.world) for kind in (WEIGHTS, OPTIMIZER)]
+    mine += [INDEX, STATE] if crew.leads else []
+    found = crew.every(lambda: {name: _fingerprint(folder / name) for name in mine})
+    return {name: about for files in crew.gather(found) for name, about in files.items()}
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write_tensors(folder: Path, trainable: Trainable, crew: Crew) -> None:
+    with _said():
+        write_pieces(folder, placed(trainable), crew)
+    for member in as_sharded(trainable):
+        member.updated()
 
 
-def _model_tensors(trainable: Trainable) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter and saved buffer once, a tied one under its first name, as `<part>.<name>`."""
-    seen: set[int] = set()
-    for number, part in enumerate(trainable.parts):
-        for name, tensor in part.state_dict(keep_vars=True).items():
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield f"{number}.{name}", tensor
+def _write_state(folder: Path, rest: Mapping[str, Any]) -> None:
+    with _said():
+        (folder / STATE).write_text(json.dumps(rest, indent=1), encoding="utf-8")
+        flush(folder / STATE)
 
 
-def _optimizer_tensors(trainable: Trainable) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the optimizer as `<key>/<parameter>`; AdamW's step counters are tensors too."""
-    for name, tensor in _model_tensors(trainable):
-        for key, value in trainable.optimizer.state.get(tensor, {}).items():
-            yield f"{key}/{name}", value
-
-
-def _check_shapes(path: Path, tensors: Mapping[str, Tensor], saved: Mapping[str, tuple[int, ...]]) -> None:
-    for name in sorted(tensors.keys() | saved.keys()):
-        ours = tuple(tensors[name].shape) if name in tensors else "absent"
-        if (theirs := saved.get(name, "absent")) != ours:
-            raise UserError(f"{path}: {name} is {theirs} in the checkpoint and {ours} in the model; use its own recipe")
+def _check_shapes(path: Path, ours: Mapping[str, Placed], saved: Mapping[str, Any], crew: Crew) -> None:
+    """Raises UserError, on every rank, for weights that are not those of the model; a rank may hold a part of them."""
+    head = f"{MODEL}/"
+    shapes = {name: thing.placement.shape for name, thing in ours.items() if name.startswith(head)}
+    held: dict[str, tuple[int, ...]] = {}
+    for theirs in crew.gather(shapes):
+        held |= theirs
+    known = {name: tuple(about["shape"]) for name, about in saved.items() if name.startswith(head)}
+    for name in sorted(held.keys() | known.keys()):
+        if held.get(name) != known.get(name):
+            raise UserError(
+                f"{path}: {name.removeprefix(head)} is {known.get(name, 'absent')} in the checkpoint and "
+                f"{held.get(name, 'absent')} in the model; use its own recipe"
+            )
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -216,12 +258,12 @@ def _fault(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None when every file is there with its bytes and checksum."""
     try:
         files = _read_json(path / MANIFEST)["files"]
-        for name in (MODEL, OPTIMIZER, STATE):
+        for name in sorted({INDEX, STATE} | files.keys()):
             if not (path / name).is_file():
                 return f"{name} is missing"
             if _fingerprint(path / name) != files[name]:
                 return f"{name} is damaged (its checksum is not the one in {MANIFEST})"
-    except (UserError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or damaged"
     return None
 
@@ -231,24 +273,3 @@ def _read_json(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not readable ({error}); resume from another checkpoint") from None
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = (
-        [state.numpy().tobytes().hex() for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else []
-    )
-    return {"torch": torch.get_rng_state().numpy().tobytes().hex(), "cuda": cuda}
-
-
-def _set_random_state(saved: Mapping[str, Any]) -> None:
-    torch.set_rng_state(_unhex(saved["torch"]))
-    if saved["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([_unhex(state) for state in saved["cuda"]])
-
-
-def _hex(state: Tensor) -> str:
-    return state.numpy().tobytes().hex()
-
-
-def _unhex(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
