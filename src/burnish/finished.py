@@ -41,7 +41,7 @@ def export(source: str | Path, to: Path | None = None, form: str | None = None) 
         return convert(open_model(source), to, form)
     if to is not None and to.suffix.lower() == GGUF:
         _export_run(path, None, None)
-        return convert(open_model(path), to, form)
+        return convert(open_model(path), to, form) | _adapters_in(path, to)
     return _export_run(path, to, form)
 
 
@@ -54,10 +54,19 @@ def _export_run(folder: Path, to: Path | None, form: str | None) -> dict[str, bo
 
 
 def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> dict[str, bool | float | str]:
-    """Write `model` with the run's tokenizer into `to` and say whether it reads back equal."""
-    from burnish.export.check import check_export
-    from burnish.export.safetensors import save_folder
+    """Write `model` with the run's tokenizer into `to` and say whether it reads back equal.
 
+    Adapters are merged in, and beside the run's own model kept alone as well, where nothing else was trained.
+    """
+    from burnish.export.adapter import save_adapter
+    from burnish.export.check import check_export
+    from burnish.export.merge import kept, merge
+    from burnish.export.safetensors import save_folder
+    from burnish.load.model import load_folder
+
+    adapters, changed = merge(model)
+    if adapters and to == place.model and not getattr(recipe.techniques["lora"], "train"):  # noqa: B009
+        save_adapter(adapters, recipe.model, place.adapter, recipe.train.init)
     settings = recipe.export
     size = int(settings.shard_gib * 2**30)
     save_folder(
@@ -73,7 +82,20 @@ def export_model(recipe: Recipe, place: RunFolder, model: Decoder, to: Path) -> 
     found = check_export(model, to, place.tokenizer)
     if found.pop("weights_different"):
         raise RuntimeError(f"{to}: the exported weights do not read back as they were written")
-    return found
+    return found | changed | (kept(adapters, model, load_folder(to)[0]) if adapters else {})
+
+
+def _adapters_in(folder: Path, file: Path) -> dict[str, bool | float | str]:
+    """What a GGUF file made of a run's model keeps of its adapters."""
+    from burnish.export.merge import kept, merge
+    from burnish.load.model import load_model
+    from burnish.load.source import open_model
+    from burnish.runnable import best_checkpoint, load_best
+
+    place = run_folder.open_run(folder)
+    model = load_best(recipe_files.load(str(place.lock)), best_checkpoint(place.checkpoints))
+    adapters, _ = merge(model)
+    return kept(adapters, model, load_model(open_model(file))[0]) if adapters else {}
 
 
 def report(folder: Path) -> Report:

@@ -31,6 +31,7 @@ OURS = {
     "report.html",
     "checkpoints",
     "model",
+    "adapter",
     "tensorboard",
 }
 
@@ -68,6 +69,10 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
 
     @property
     def tensorboard(self) -> Path:

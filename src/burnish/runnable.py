@@ -174,8 +174,11 @@ def best_checkpoint(folder: Path) -> Path:
 
 
 def load_best(recipe: Recipe, checkpoint: Path) -> Decoder:
-    """The model of a checkpoint, on the CPU in float32."""
+    """The model of a checkpoint, on the CPU in float32, with the adapters it was trained with."""
     loss = LanguageModelLoss(Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed)))
+    for technique in apply.passes(recipe):
+        if hasattr(technique.module, "dress"):  # it trained modules of its own
+            technique.module.dress(technique.settings(recipe), loss.model)
     trainable = plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip)
     load_checkpoint(checkpoint, trainable, read_state(checkpoint).identity)
     return loss.model

@@ -211,7 +211,7 @@ def dress(config: Config, model: Any) -> list[nn.Parameter]:
     names = [name for name, module in model.named_modules() if name in known and isinstance(module, Linear)]
     wanted = [n for n in names if not config.targets or any(_fits(n.split(".", 2)[2], t) for t in config.targets)]
     put_on(model, wanted, config.rank, config.scale, torch.Generator().manual_seed(config.seed or 0))
-    return [parameter for _, layer in adapted(model) for parameter in (layer.a_RI, layer.b_OR)]
+    return [parameter for _, layer in adapted(model) for parameter in (layer.a, layer.b)]
 
 
 def whole(config: Config, model: Any) -> list[nn.Parameter]:
