@@ -260,8 +260,12 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
         )
     if wrong := _parallel(parallel, data.seq):
         refuse(wrong)
-    if wrong := check_rows(train.global_batch // parallel.dp, train.micro_batch, parallel.pp):
+    if parallel.pp <= model.layers and (wrong := _micro_batches(train, parallel)):
         refuse(wrong)
+
+
+def _micro_batches(train: Train, parallel: Parallel) -> str:
+    return check_rows(train.global_batch // parallel.dp, train.micro_batch, parallel.pp, parallel.dp)
 
 
 def _parallel(parallel: Parallel, seq: int) -> str:

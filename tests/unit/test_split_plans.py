@@ -36,7 +36,7 @@ def test_passes_in_their_order_and_what_is_planned_only():
     made = make_plan(replace(small(precision="bf16", memory__checkpointing="full"), SPLIT))
     names = ["precision", "tensor", "context", "pipeline", "checkpointing", "zero"]
     assert [taken.technique for taken in made.passes] == names
-    assert made.plan_only == ("tensor", "context", "pipeline")
+    assert made.plan_only == ("context",)
     assert made.mapping == {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "zero": 1}
 
 
@@ -133,12 +133,12 @@ def test_memory_is_that_of_the_fullest_stage():
 def test_bytes_by_axis_add_up(capsys):
     made = make_plan(large(parallel__tp=4, parallel__pp=2, parallel__dp=2))
     axes = {key.removeprefix("comm.bytes."): size for key, size in made.predicted.items() if "comm.bytes." in key}
-    assert set(axes) == {"tp", "pp", "shard", "dp"}
+    assert set(axes) == {"tp", "pp", "shard", "all"}
     assert sum(axes.values()) == made.predicted["comm.bytes"]
     assert code_of(["plan", "llama3-8b-h100", "parallel.tp=4", "parallel.pp=2", "parallel.dp=2"]) == 0
     out = capsys.readouterr().out
     assert "of it tp" in out
-    assert "tensor (planned only)" in out
+    assert "(planned only)" not in out
 
 
 def test_data_parallel_plans_stay_as_they_were():
@@ -153,7 +153,22 @@ CASES = {
     ),
     "layers": (["parallel.pp=6"], "more than the 5 layers; use at most 5"),
     "chunks without a pipeline": (["parallel.vpp=2"], "use parallel.pp above 1"),
-    "chunks without rounds": (["parallel.pp=2", "parallel.vpp=2"], "make them a multiple of 2"),
+    "chunks without rounds": (
+        ["parallel.pp=2", "parallel.vpp=2", "train.global_batch=6", "train.micro_batch=2"],
+        "make them a multiple of 2",
+    ),
+    "fewer micro batches than stages": (
+        ["parallel.pp=2"],
+        "makes 1 micro batches of the 4 rows a rank has in a step, fewer than parallel.pp 2; use one of [1, 2]",
+    ),
+    "a smaller last micro batch": (
+        ["parallel.pp=2", "train.global_batch=12", "train.micro_batch=5"],
+        "a smaller last micro batch of the 12 rows a rank has in a step, which no pipeline takes; use one of [1, 2, 3, 4, 6]",
+    ),
+    "fewer rows than stages": (
+        ["parallel.pp=5", "parallel.dp=2", "train.micro_batch=2"],
+        "fewer than parallel.pp 5; use a train.global_batch of at least 10",
+    ),
     "sequence": (["parallel.cp=3"], "data.seq 256 is not a multiple of 2 x parallel.cp 3; use 252 or 258"),
     "experts": (["parallel.ep=2"], "the model has no experts; use parallel.ep=1"),
     "shards": (["parallel.cp=2", "parallel.shard=3"], "does not divide parallel.dp x cp 2; values that do: [1, 2]"),
@@ -171,9 +186,7 @@ def test_what_cannot_be_split_is_refused_in_one_line(name, capsys):
     assert needle in line
 
 
-@pytest.mark.parametrize(
-    ("change", "name"), [("tp", "tensor"), ("cp", "context"), ("pp", "pipeline"), ("ep", "experts")]
-)
+@pytest.mark.parametrize(("change", "name"), [("cp", "context"), ("ep", "experts")])
 def test_train_refuses_by_name_what_can_only_be_planned(change, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert code_of(["train", "quickstart", f"parallel.{change}=2"]) == 2
@@ -183,5 +196,5 @@ def test_train_refuses_by_name_what_can_only_be_planned(change, name, tmp_path, 
 
 
 def test_apply_refuses_it_too():
-    with pytest.raises(UserError, match="tensor can be planned but not run yet"):
-        apply.apply(small(parallel__tp=2), None)
+    with pytest.raises(UserError, match="context can be planned but not run yet"):
+        apply.apply(small(parallel__cp=2), None)

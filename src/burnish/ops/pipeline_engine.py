@@ -80,7 +80,7 @@ class Engine(nn.Module):
     def _backward(self, chunk: int, micro: int, tensors: Tensors) -> None:
         x, out = self.kept.pop((chunk, micro))
         gradient = None if self.is_last(chunk) else self._received(BACKWARD, tensors)
-        torch.autograd.backward((out,), (gradient,))
+        torch.autograd.backward(out, gradient)
         if x is not None:
             assert x.grad is not None
             self.links.send(BACKWARD, x.grad)

@@ -63,8 +63,8 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
         )
 
 
-def check_rows(rows: int, micro_batch: int, pp: int) -> str:
-    """What is wrong with how the rows of a rank and step are cut into micro batches, and what is right; empty if nothing is.
+def check_rows(rows: int, micro_batch: int, pp: int, dp: int) -> str:
+    """What is wrong with how the `rows` of a rank and step are cut into micro batches, and what is right; empty if nothing is.
 
     A pipeline takes as many micro batches as it has stages at least, or some never work, and all of one size.
     """
@@ -77,7 +77,7 @@ def check_rows(rows: int, micro_batch: int, pp: int) -> str:
         if count < pp
         else f"leaves a smaller last micro batch of the {rows} rows a rank has in a step, which no pipeline takes"
     )
-    right = f"use {', '.join(map(str, legal))}" if legal else f"use a train.global_batch of at least {pp} rows a rank"
+    right = f"use one of {legal}" if legal else f"use a train.global_batch of at least {pp * dp}"
     return f"train.micro_batch {micro_batch} {wrong}; {right}"
 
 
