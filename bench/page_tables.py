@@ -119,6 +119,27 @@ def verdicts(block: dict[str, Any]) -> str:
     return f"{right}, {wrong}, {block['expressed'] - right - wrong}"
 
 
+def encoders_table() -> Iterator[str]:
+    """Real weights of an encoder: speed and agreement, and a classifier trained on them."""
+    found = made("encoders")
+    values, machine = found["values"], found["machine"]
+    novels = f"{values['passages_held_out']} held-out passages of six novels, right by the nearest mean of the vectors"
+    rows = {
+        "least cosine with transformers' vectors, 200 sentences": f"{values['least_cosine']:.6f}",
+        "sentences a second, packed": f"{values['sentences_per_second']:.0f}",
+        "sentences a second, transformers in padded batches of 32": f"{values['transformers_sentences_per_second']:.0f}",
+        "times as fast, median of alternating rounds": f"{values['times_transformers']:.1f}",
+        novels: f"{100 * values['nearest_mean_accuracy']:.0f} %",
+        "the same, after training on "
+        f"{values['passages_learned']} others for {values['seconds']:.0f} s": f"{100 * values['trained_accuracy']:.0f} %",
+    }
+    yield f"all-MiniLM-L6-v2 on {values['threads']} thread of a busy {machine['processor']}, {found['date'][:10]}:"
+    yield ""
+    yield "| measured by `bench/encoders.py` | |"
+    yield "|---|---|"
+    yield from (f"| {what} | {value} |" for what, value in rows.items())
+
+
 def shown(value: float | None, digits: int) -> str:
     """A figure, or a dash."""
     return DASH if value is None else f"{value:.{digits}f}"
@@ -130,6 +151,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "score": score_table,
     "sources": sources_table,
     "plan": plan_block,
+    "encoders": encoders_table,
 }
 BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.S)
 
