@@ -34,7 +34,9 @@ def test_vectors_are_printed_and_written_alike(model, tmp_path, capsys):
     said = capsys.readouterr()
     rows = [json.loads(line) for line in said.out.splitlines()]
     assert [row["text"] for row in rows] == ["ab", "naïve"]
-    assert "mean of the tokens, scaled to length 1, 20 tokens at most (not stated; the usual)" in " ".join(said.err.split())
+    assert "mean of the tokens, scaled to length 1, 20 tokens at most (not stated; the usual)" in " ".join(
+        said.err.split()
+    )
     texts = tmp_path / "texts.txt"
     texts.write_text("ab\n\n naïve \n", encoding="utf-8")
     table = tmp_path / "texts.csv"
