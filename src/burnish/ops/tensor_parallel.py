@@ -21,6 +21,7 @@ from burnish.ops.master_weights import MasterWeights
 from burnish.ops.split_products import VocabularyTable, column, opened
 from burnish.ops.together import Member
 from burnish.ops.token_collectives import GatherScores, ScatterSum, Sum, WholeInput
+from burnish.placement import Placement, cut
 from burnish.tables.sharding import COLUMN, HEADS, KEYS, OPENS, ROW, SCORES, TABLE, VOCABULARY, Plan
 
 
@@ -35,7 +36,7 @@ class TensorParallel(Member):
         self.repeated: dict[Tensor, None] = {}  # key-value heads that some other ranks have too
         self.partial: dict[Tensor, None] = {}  # the same on every rank, with a gradient from its own tokens or heads
         self.holders: dist.ProcessGroup | None = None
-        self.cuts: dict[Tensor, Callable[[Tensor], Tensor]] = {}
+        self.cuts: dict[Tensor, tuple[int, int, int]] = {}  # dimension, first and end of this rank's part
         self.words = 0  # first of this rank's
         named = [(name, module, _role(name, plan)) for name, module in network.named_modules()]
         for name, module, role in named:
@@ -45,10 +46,16 @@ class TensorParallel(Member):
     def cut(self, optimizer: torch.optim.Optimizer) -> None:
         """Leave of every divided parameter this rank's part, and of the masters that wait for the first step."""
         masters = optimizer._whole if isinstance(optimizer, MasterWeights) else {}
-        for parameter, part in self.cuts.items():
+        for parameter, (dim, first, end) in self.cuts.items():
             if parameter in masters:
-                masters[parameter] = part(masters[parameter]).clone()
-            parameter.data = part(parameter.data).clone()
+                masters[parameter] = masters[parameter].narrow(dim, first, end - first).clone()
+            parameter.data = parameter.data.narrow(dim, first, end - first).clone()
+
+    def placements(self, part: nn.Module) -> dict[str, Placement]:
+        """Where this rank's parts lie in the whole parameters of `part`, by name; to be asked for before they are cut."""
+        named = [(name, p) for name, p in part.named_parameters(remove_duplicate=False) if p in self.cuts]
+        places = {name: (tuple(parameter.shape), self.cuts[parameter]) for name, parameter in named}
+        return {name: cut(name, shape, dim, [(first, end)]) for name, (shape, (dim, first, end)) in places.items()}
 
     def _take(self, name: str, module: Any, role: str, network: nn.Module) -> None:
         """Give a module its role: what it does around its forward, and what of its parameters is this rank's."""
@@ -81,13 +88,12 @@ class TensorParallel(Member):
     def _divide(self, parameter: Tensor, dim: int, rows: slice | None = None) -> None:
         if parameter in self.cuts:  # tied: cut once
             return
-        if rows is None:
-            part = -(-parameter.shape[dim] // self.parts)
-            rows = slice(part * self.place, part * (self.place + 1))
-            self.divided[parameter] = None
-        else:
-            (self.repeated if self.holders is not None else self.divided)[parameter] = None
-        self.cuts[parameter] = (lambda t: t[rows]) if dim == 0 else (lambda t: t[:, rows])
+        size = parameter.shape[dim]
+        part = -(-size // self.parts)
+        first, end = (part * self.place, part * (self.place + 1)) if rows is None else (rows.start, rows.stop)
+        repeated = rows is not None and self.holders is not None
+        (self.repeated if repeated else self.divided)[parameter] = None
+        self.cuts[parameter] = dim, min(first, size), min(end, size)
 
     def _key_rows(self, module: Any, attention: Any) -> slice:
         """The rows of this rank's key-value heads; with fewer heads than ranks neighbours hold the same one."""
@@ -120,7 +126,8 @@ class TensorParallel(Member):
         return (ScatterSum if self.sequence else Sum).apply(rows, self.group)
 
     def _scores(self, module: Any, x: Tensor) -> Tensor:
-        return GatherScores.apply(_column(module, WholeInput.apply(x, self.group)), self.group)
+        count = module.out_features  # of the whole vocabulary: what was cut is the weight
+        return GatherScores.apply(_column(module, WholeInput.apply(x, self.group)), self.group, count)
 
     def _own_tokens(self, plain: Callable[..., Tensor], positions_BS: Tensor) -> Tensor:
         return plain(positions_BS.chunk(self.parts, dim=1)[self.place])

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -102,17 +103,18 @@ class ScatterSum(torch.autograd.Function):
 
 
 class GatherScores(torch.autograd.Function):
-    """All features [.., F] where each rank has as many, in order of rank; the gradient is this rank's part."""
+    """All `count` features [.., F] in order of rank, where the last ranks may have fewer; the gradient is this rank's part."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        ctx.group, ctx.width = group, x.shape[-1]
-        parts = x.new_empty((group.size(), *x.shape))
-        dist.all_gather_single(parts.flatten(0, 1), x.contiguous(), group=group)
-        return parts.movedim(0, -2).flatten(-2)
+    def forward(ctx: Any, x: Tensor, group: Group, count: int) -> Tensor:
+        ctx.group, ctx.own, ctx.width = group, x.shape[-1], -(-count // group.size())
+        padded = F.pad(x, (0, ctx.width - ctx.own)).contiguous()
+        parts = x.new_empty((group.size(), *padded.shape))
+        dist.all_gather_single(parts.flatten(0, 1), padded, group=group)
+        return parts.movedim(0, -2).flatten(-2)[..., :count]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        place = dist.get_rank(ctx.group)
-        return grad[..., place * ctx.width : (place + 1) * ctx.width].contiguous(), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        first = dist.get_rank(ctx.group) * ctx.width
+        return grad[..., first : first + ctx.own].contiguous(), None, None

@@ -241,7 +241,8 @@ def _of_vocabulary(saved: Saved) -> bool:
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
     """Cut this rank's part out of the network's parameters and let its modules exchange what they need.
 
-    Raises UserError for a network whose names no table of sharding knows, and for one with experts.
+    Raises UserError for a network whose names no table of sharding knows, for one with experts, and for tokens to be divided
+    in one that counts them itself.
     """
     from burnish.ops.tensor_parallel import TensorParallel
     from burnish.ops.vocabulary import Vocabulary
@@ -258,8 +259,11 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
         raise UserError(
             "parallel.tp: layers with experts are planned only; use parallel.tp=1, with ZeRO for their memory"
         )
+    if config.sequence and kind in HUGGING_FACE:
+        raise UserError(f"parallel.sequence: a {kind} counts its positions from the tokens it is given; use false")
     groups = trainable.together(mesh).groups
     member = TensorParallel(loss.model, plan, groups, config.sequence)
+    trainable.placements |= {f"0.{name}": place for name, place in member.placements(loss).items()}
     member.cut(trainable.optimizer)
     trainable.join(member)
     if hasattr(loss, "vocabulary"):
