@@ -183,10 +183,10 @@ def test_parameters_that_overflowed_in_the_update_are_not_saved(tmp_path):
 def test_disk_that_fills_up_is_partly_done_with_the_last_checkpoint_named(tmp_path, monkeypatch):
     whole = loop.save_checkpoint
 
-    def save_checkpoint(folder, trainable, state, keep):
+    def save_checkpoint(folder, trainable, state, keep, crew):
         if state.step == 4:
             raise UserError("disk full")
-        return whole(folder, trainable, state, keep)
+        return whole(folder, trainable, state, keep, crew)
 
     monkeypatch.setattr(loop, "save_checkpoint", save_checkpoint)
     with pytest.raises(PartlyDone, match=r"disk full; 4 of 6 steps done; the last good checkpoint is .*step-000002"):

@@ -3,8 +3,8 @@
 File: a header block of fixed size (JSON, padded with spaces), the framed tokens (uint16 where the vocabulary allows,
 else uint32), for a chat one byte a token that says whether it is learned, then two int64 arrays with one entry a document:
 tokens, UTF-8 bytes. The header names the lengths and the sha256 of all that follows, so a truncated or damaged file is found
-and built again. A file is written under a name of its own and moved into place, so two processes at once at worst do the
-same work twice.
+and built again. A file is written under a name of its own and moved into place; of processes that need the same one, as the ranks
+of a run do, one makes it while the others wait.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ import numpy as np
 from burnish.data.packing import Corpus
 from burnish.data.tokenizer import Framed
 from burnish.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: processes at once do the same work twice there
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.(?P<writer>\d+)\.[0-9a-f]{8}")
@@ -81,7 +86,9 @@ def tokenized(
     _clear(folder)
     corpus = _opened(path, tokenizer.eos)
     if corpus is None:
-        _build(path, texts, tokenizer, progress)
+        with _turn(path):
+            if _opened(path, tokenizer.eos) is None:  # nobody has made it while this process waited for its turn
+                _build(path, texts, tokenizer, progress)
         corpus = _opened(path, tokenizer.eos)
     if corpus is None:
         raise UserError(f"{path}: was written but does not read back whole; the disk of this folder may be faulty")
@@ -127,6 +134,21 @@ def _alive(process: int) -> bool:
     except (OSError, OverflowError):
         return True  # somebody else's, or not to be known
     return True
+
+
+@contextlib.contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """One process of this machine at a time makes the entry at `path`; the others wait, for as long as it takes.
+
+    The system lets go of the claim when the process ends, however it ends. Where no claim can be made, nobody waits.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            claim = stack.enter_context(path.with_suffix(".turn").open("a"))
+            if fcntl is not None:
+                fcntl.flock(claim, fcntl.LOCK_EX)
+        yield
 
 
 def _build(path: Path, texts: Documents, tokenizer: Encoder, progress: Progress | None) -> None:

@@ -18,11 +18,14 @@ class StopRequest:
 
 
 @contextmanager
-def watched_signals(numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)) -> Iterator[StopRequest]:
+def watched_signals(
+    numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT), patient: bool = False
+) -> Iterator[StopRequest]:
     """Turn the first such signal into a request; handlers are as before afterwards.
 
-    The second time the earlier handler runs, so that an impatient Ctrl-C still ends the process. Only the main thread
-    may set handlers; in any other the request never comes.
+    The second time the earlier handler runs, so that an impatient Ctrl-C still ends the process; not where it is `patient`,
+    as a rank is that hears of one request from its launcher and from the cluster. Only the main thread may set handlers;
+    in any other the request never comes.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -32,7 +35,8 @@ def watched_signals(numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)) 
 
     def note(number: int, frame: FrameType | None) -> None:
         request.signal = number
-        signal.signal(number, before[number])
+        if not patient:
+            signal.signal(number, before[number])
 
     for number in numbers:
         before[number] = signal.getsignal(number)
