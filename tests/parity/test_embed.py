@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from burnish.data.text import Texts
 from burnish.errors import UserError
+from burnish.export.convert import convert
 from burnish.export.encoder import save_encoder
 from burnish.load.folder import open_folder
 from burnish.load.wheels import fetched
@@ -132,6 +133,23 @@ def test_folders_say_how_vectors_are_made(tmp_path):
     assert said == "first token, not scaled, 8 tokens at most"
     stated(tmp_path / "m", {"pooling_mode": "mean"}, normalise=False, max_seq_length=5)
     np.testing.assert_allclose(found("abcdefg")[0], hidden.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", [MEAN, CLS])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_an_exported_folder_makes_the_same_vectors(pooling, normalise, tmp_path):
+    small_folder(tmp_path / "m")
+    stated(tmp_path / "m", pooling, normalise, max_seq_length=5, do_lower_case=True)
+    before, texts = open_folder(tmp_path / "m"), ["ABCDEFG", "hij"]
+    for _ in range(2):  # the second time over the first
+        convert(before, tmp_path / "n")
+    after = open_folder(tmp_path / "n")
+    assert Embedder.of(after).pooling == Embedder.of(before).pooling
+    np.testing.assert_array_equal(Embedder.of(after).embed(texts), Embedder.of(before).embed(texts))
+    (tmp_path / "n" / "1_Pooling" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds '1_Pooling/notes\.txt', which is no part of a model"):
+        convert(before, tmp_path / "n")
+    assert (tmp_path / "n" / "1_Pooling" / "notes.txt").read_text() == "mine"
 
 
 def test_pairs_have_two_types(tmp_path):

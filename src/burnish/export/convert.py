@@ -17,6 +17,7 @@ from burnish.load.encoder import is_encoder, load_encoder
 from burnish.load.folder import open_folder
 from burnish.load.gguf import open_gguf
 from burnish.load.model import TRAINED_LENGTH, load_model
+from burnish.load.sentence_folder import stated_pooling
 from burnish.units import show
 
 GGUF, GGUF_FORMS = ".gguf", ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
@@ -70,7 +71,8 @@ def _as_folder(checkpoint: Checkpoint, to: Path, form: str | None) -> dict[str, 
     if is_encoder(checkpoint):
         encoder, shape = load_encoder(checkpoint, dtype=dtype)
         stored = _name(next(encoder.parameters()))
-        save_encoder(encoder, shape, to, dtype=stored, tokenizer=checkpoint.tokenizer)
+        pooling = stated_pooling(checkpoint, shape)
+        save_encoder(encoder, shape, to, dtype=stored, tokenizer=checkpoint.tokenizer, pooling=pooling)
     else:
         model, config = load_model(checkpoint, dtype=dtype)
         trained, stored = checkpoint.config.get(TRAINED_LENGTH), _name(model.embed.weight)

@@ -13,6 +13,7 @@ from burnish.errors import UserError
 from burnish.export.safetensors import SHARD_BYTES, refuse_overlap, writing_model
 from burnish.export.tokenizer import write_files
 from burnish.load.checkpoint import TokenizerFiles
+from burnish.load.sentence_folder import Pooling, sentence_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -24,16 +25,18 @@ def save_encoder(
     *,
     dtype: str = "float32",
     tokenizer: str | Path | TokenizerFiles | None = None,
+    pooling: Pooling | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
     """Write `model` into `folder`, whole or not at all; returns the files written. `tokenizer`: a folder whose tokenizer
-    files go along as they are, or the content.
+    files go along as they are, or the content. `pooling`: how vectors are made, written as sentence-transformers reads it.
 
     Raises UserError for an unknown dtype, a model that is not of this config, two tensors on the same memory, a tokenizer
     folder without tokenizer.json, a place that cannot be written.
     """
     tensors = encoder_for_file(model, config)
     settings = {"config.json": config.to_hf() | {"torch_dtype": dtype}}
+    settings |= sentence_files(pooling, config.hidden) if pooling is not None else {}
     copied: list[Path] = []
     if isinstance(tokenizer, str | Path):
         copied = [path for name in TOKENIZER_FILES if (path := Path(tokenizer) / name).is_file()]
@@ -46,7 +49,7 @@ def save_encoder(
             shutil.copyfile(path, fresh / path.name)
         if isinstance(tokenizer, TokenizerFiles):
             write_files(tokenizer, fresh)
-    return sorted(Path(folder).iterdir())
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
 
 
 def encoder_for_file(model: nn.Module, config: EncoderConfig) -> dict[str, Tensor]:

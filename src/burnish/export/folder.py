@@ -15,7 +15,8 @@ from burnish.errors import UserError
 def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path]:
     """Give a fresh folder to write into; on a clean exit it becomes `folder`, otherwise it is removed.
 
-    An earlier `folder` is replaced if it holds only files whose names `ours` accepts. It is moved aside for the moment
+    An earlier `folder` is replaced if it holds only files whose names `ours` accepts, as "name", and in a folder in it that is
+    accepted as "folder/" as "folder/name". It is moved aside for the moment
     of the swap, so a kill leaves one version whole, never a mixture. Raises UserError when the place cannot be written
     or holds something that is not ours.
     """
@@ -48,16 +49,27 @@ def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path
 
 def _refuse_foreign(folder: Path, ours: Callable[[str], bool]) -> None:
     if folder.is_dir():
-        foreign = sorted(p.name for p in folder.iterdir() if p.is_dir() or not ours(p.name))
+        foreign = sorted(_foreign(folder, "", ours))
         if foreign:
             raise UserError(f"{folder}: holds {foreign[0]!r}, which is no part of a model; choose another folder")
     elif folder.exists():
         raise UserError(f"{folder}: is a file; a model is written into a folder")
 
 
+def _foreign(folder: Path, within: str, ours: Callable[[str], bool]) -> Iterator[str]:
+    """What stands there under a name that is not accepted; only folders that are accepted are looked into."""
+    for path in folder.iterdir():
+        name = f"{within}{path.name}"
+        inside = path.is_dir() and not path.is_symlink()
+        if not ours(f"{name}/" if inside else name) or (path.is_dir() and not inside):
+            yield name
+        elif inside:
+            yield from _foreign(path, f"{name}/", ours)
+
+
 def _flush(folder: Path) -> None:
     """Make the files, then their names, survive a power cut before the rename does."""
-    for path in [*folder.iterdir(), folder]:
+    for path in [*folder.rglob("*"), folder]:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -29,7 +29,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 SHARD_BYTES = 5 * 2**30
 _OURS = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json|model.*\.safetensors"
-    r"|chat_template\.jinja"
+    r"|chat_template\.jinja|modules\.json|sentence_bert_config\.json|1_Pooling/(config\.json)?"
 )
 
 
@@ -72,7 +72,7 @@ def save_folder(
 @contextlib.contextmanager
 def writing_model(
     folder: Path,
-    settings: Mapping[str, dict[str, Any]],
+    settings: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     dtype: str,
     shard_bytes: int,
@@ -86,6 +86,7 @@ def writing_model(
         raise UserError(f"shard_bytes {shard_bytes}: at least 1 is needed")
     with replacing_folder(folder, lambda name: _OURS.fullmatch(name) is not None) as fresh:
         for name, content in settings.items():
+            (fresh / name).parent.mkdir(exist_ok=True)
             _write_json(fresh / name, content)
         _write_weights(fresh, tensors, DTYPES[dtype], shard_bytes, about)
         yield fresh
@@ -161,5 +162,5 @@ def _order_metadata(file: Path) -> None:
             stream.write(ordered)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

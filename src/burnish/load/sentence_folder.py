@@ -15,8 +15,10 @@ from burnish.load.checkpoint import Checkpoint
 from burnish.load.folder import MOST_SETTINGS
 from burnish.load.json_object import parse_object, read_object
 from burnish.load.regular_file import inside, text_of, there
+from burnish.tables.encoders import NONE
 
 MODULES, LENGTHS = "modules.json", "sentence_bert_config.json"
+POOLING = "1_Pooling"
 MEAN, CLS = "mean", "cls"
 # Key of a pooling's settings that is true, or value of its `pooling_mode` -> what we call it.
 MODES = {"pooling_mode_mean_tokens": MEAN, "pooling_mode_cls_token": CLS, MEAN: MEAN, CLS: CLS}
@@ -58,6 +60,31 @@ def pooling_of(checkpoint: Checkpoint, config: EncoderConfig) -> Pooling:
         raise UserError(f"{folder / LENGTHS}: max_seq_length is {asked!r}; it counts tokens, 3 and more work")
     chosen = min(config.max_positions, asked) if asked else limit
     return Pooling(_mode(folder, steps["Pooling"]), "Normalize" in steps, chosen, bool(lengths.get("do_lower_case")))
+
+
+def stated_pooling(checkpoint: Checkpoint, config: EncoderConfig) -> Pooling | None:
+    """`pooling_of` where the folder says something of it and the encoder has no head; else None."""
+    folder = Path(checkpoint.where)
+    if config.head != NONE or not folder.is_dir() or not there(folder, MODULES):
+        return None
+    return pooling_of(checkpoint, config)
+
+
+def sentence_files(pooling: Pooling, hidden: int) -> dict[str, Any]:
+    """The files that say so, by their names in a folder: what `pooling_of` reads there is `pooling` again."""
+    kinds = [("", "Transformer"), (POOLING, "Pooling"), *([("2_Normalize", "Normalize")] if pooling.normalise else [])]
+    return {
+        MODULES: [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for number, (path, kind) in enumerate(kinds)
+        ],
+        LENGTHS: {"max_seq_length": pooling.limit, "do_lower_case": pooling.lower},
+        f"{POOLING}/config.json": {
+            "word_embedding_dimension": hidden,
+            "pooling_mode_cls_token": pooling.mode == CLS,
+            "pooling_mode_mean_tokens": pooling.mode == MEAN,
+        },
+    }
 
 
 def _steps(folder: Path) -> dict[str, str]:
