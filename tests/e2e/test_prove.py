@@ -17,6 +17,7 @@ TITLES = {
     "checkpointing": "full: FLOPs 1.",
     "mapping": "planner within 0.",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
+    "tensor-parallel": "losses within ",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
 }
 
@@ -86,6 +87,14 @@ def test_sums_of_tensor_parallelism_left_out_of_the_count_are_noticed(monkeypatc
     monkeypatch.setattr(mapping, "HALVES", mapping.HALVES // 2)
     with pytest.raises(AssertionError):
         check_holds(mapping)
+
+
+@pytest.mark.sabotage
+def test_ranks_that_see_other_rows_than_one_process_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = tensor_parallel.batches
+    monkeypatch.setattr(tensor_parallel, "batches", lambda: right()[:1])
+    with pytest.raises(AssertionError):
+        check_holds(tensor_parallel)
 
 
 @pytest.mark.sabotage

@@ -9,8 +9,8 @@ from burnish.data.packing import Corpus, Rows
 from burnish.data.sampler import eval_batches
 from burnish.data.text import Texts
 from burnish.data.tokenizer import Tokenizer
-from burnish.finished import generate
 from burnish.load.model import load_folder
+from burnish.serve.prompts import continued
 from burnish.train.evaluate import evaluate
 from burnish.train.loss import LanguageModelLoss
 
@@ -30,4 +30,4 @@ def test_bits_per_byte_on_the_unseen_novel() -> None:
 
 def test_greedy_text() -> None:
     settings = {"max_new_tokens": 24, "temperature": 0.0}
-    assert generate(FOLDER, ["It was a truth which Anne could not"], settings) == [GREEDY]
+    assert continued(FOLDER, ["It was a truth which Anne could not"], settings) == [GREEDY]

@@ -17,8 +17,8 @@ from burnish.data.tokenizer import END_OF_TEXT, Tokenizer
 from burnish.errors import UserError
 from burnish.export.check import check_export
 from burnish.export.safetensors import save_folder
-from burnish.finished import generate
 from burnish.models.decoder import Decoder
+from burnish.serve.prompts import continued
 
 QUICKSTART = Path(__file__).parents[1] / "fixtures" / "quickstart"
 PROMPTS = [
@@ -53,7 +53,7 @@ def test_the_same_ids_and_the_same_greedy_text(prompt: str) -> None:
     assert encoded.input_ids[0].tolist() == Tokenizer.load(QUICKSTART).encode_prompt(prompt)
     out = theirs.generate(**encoded, max_new_tokens=16)
     text = tokenizer.decode(out[0], skip_special_tokens=True)
-    assert [text] == generate(QUICKSTART, [prompt], {"max_new_tokens": 16})
+    assert [text] == continued(QUICKSTART, [prompt], {"max_new_tokens": 16})
 
 
 def test_prompts_are_read_as_in_training(trained: Path) -> None:
@@ -118,11 +118,11 @@ def test_text_longer_than_the_trained_rows_is_warned_of_once(trained: Path, new:
     prompts = ["words ", "\u8a9eab"]  # six tokens with the beginning one at most
     assert max(len(Tokenizer.load(folder).encode_prompt(prompt)) for prompt in prompts) == 6
     warned: list[str] = []
-    generate(folder, prompts, {"max_new_tokens": new}, warned.append)
+    continued(folder, prompts, {"max_new_tokens": new}, warned.append)
     assert len(warned) == len(said)
     assert all(part in text for part, text in zip(said, warned, strict=True))
     if said:
         assert "than the 16 that the model was trained on" in warned[0]
         prompt = "words to learn from, " * 6
-        generate(folder, [prompt], {"max_new_tokens": 1}, warned.append)
+        continued(folder, [prompt], {"max_new_tokens": 1}, warned.append)
         assert warned[1].endswith("(shorten the prompt)")

@@ -76,8 +76,8 @@ def observe_stages() -> list[Seen]:
 
 
 def states(seen: Observation) -> Observation:
-    """What ZeRO decides: bytes of states, and collectives."""
-    return Observation({key: value for key, value in seen.items() if key[0] in STATES})
+    """What ZeRO decides: bytes of states, and collectives; the sums of a step over all ranks are everybody's."""
+    return Observation({key: value for key, value in seen.items() if key[0] in STATES and key[2] != "all"})
 
 
 def line(seen: list[Observation]) -> str:

@@ -198,7 +198,7 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
         return trainable
     if config.offload:
         refuse_offload(next(trainable.parts[0].parameters()).device.type)
-    groups = trainable.together().groups
+    groups = trainable.together(mesh).groups
     if config.stage == 0:
         for part in trainable.parts:
             trainable.join(Replicas(part, groups))
