@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -142,13 +142,28 @@ def _turn(path: Path) -> Iterator[None]:
 
     The system lets go of the claim when the process ends, however it ends. Where no claim can be made, nobody waits.
     """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            claim = stack.enter_context(path.with_suffix(".turn").open("a"))
-            if fcntl is not None:
-                fcntl.flock(claim, fcntl.LOCK_EX)
+    claim, lock = None, path.with_name(f".{path.stem}.turn")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        claim = _claimed(lock)
+    try:
         yield
+    finally:
+        if claim is not None:
+            lock.unlink(missing_ok=True)
+            claim.close()
+
+
+def _claimed(lock: Path) -> IO[str] | None:
+    """The open file at `lock`, claimed; one that was removed by whoever had it before is no claim."""
+    while fcntl is not None:
+        claim = lock.open("a")
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(claim.fileno()).st_ino == lock.stat().st_ino:
+                return claim
+        claim.close()
+    return None
 
 
 def _build(path: Path, texts: Documents, tokenizer: Encoder, progress: Progress | None) -> None:
