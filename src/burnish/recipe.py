@@ -281,4 +281,10 @@ def _parallel(parallel: Parallel, seq: int) -> str:
         near = seq // chunks * chunks
         right = f"{near} or {near + chunks}" if near else str(chunks)
         return f"data.seq {seq} is not a multiple of 2 x parallel.cp {parallel.cp}; use {right}"
+    parts = parallel.tp * parallel.cp
+    if parallel.tp > 1 and parallel.sequence and seq % parts:
+        near = seq // parts * parts
+        right = f"{near} or {near + parts}" if near else str(parts)
+        ranks = f"parallel.tp {parallel.tp}" + (f" x cp {parallel.cp}" if parallel.cp > 1 else "")
+        return f"data.seq {seq} does not divide over {ranks}; use {right}, or parallel.sequence=false"
     return ""
