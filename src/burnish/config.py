@@ -27,20 +27,20 @@ class ModelConfig(Section):
     """
 
     family: str = "llama"
-    vocab: int = Field(gt=0)
-    hidden: int = Field(gt=0)
-    ffn: int = Field(gt=0)
-    layers: int = Field(gt=0)
-    heads: int = Field(gt=0)
+    vocab: int = Field(gt=0, le=10**8)  # beyond any decoder there has been: no file may ask for endless work
+    hidden: int = Field(gt=0, le=10**6)
+    ffn: int = Field(gt=0, le=10**8)
+    layers: int = Field(gt=0, le=10**4)
+    heads: int = Field(gt=0, le=10**5)
     kv_heads: int = Field(default=0, ge=0)
-    head_dim: int = Field(default=0, ge=0)
-    max_positions: int = Field(default=2048, gt=0)
+    head_dim: int = Field(default=0, ge=0, le=10**5)
+    max_positions: int = Field(default=2048, gt=0, le=10**9)
     norm_eps: float = Field(default=1e-5, gt=0)
     rope_theta: float = Field(default=10000.0, gt=0)
     rope_scaling: RopeScaling | None = None
     window: int = Field(default=0, ge=0)
     window_from: int = Field(default=0, ge=0)
-    experts: int = Field(default=0, ge=0)
+    experts: int = Field(default=0, ge=0, le=10**4)
     topk: int = Field(default=0, ge=0)
     norm_topk: bool = True
     tied: bool = True

@@ -21,22 +21,6 @@ def expert_part(model: Architecture, T: N, stack: Stack) -> tuple[Op, ...]:
     sent, wide = T * model.topk, 1 + model.gated
     latent = model.routed_width > 0
 
-    def grouped(name: str, inputs: N, outputs: N, keeps: str) -> Op:
-        flops = 2 * sent * inputs * outputs
-        saved = (Saved(keeps, ACTIVATION, sent * inputs, EXPERT),)
-        shape = ((model.experts * outputs, inputs),)
-        return Op(
-            name,
-            shape,
-            flops,
-            2 * flops,
-            saved,
-            group="experts",
-            split=EXPERT,
-            parts=model.experts,
-            made=sent * outputs,
-        )
-
     narrowed: tuple[Op, ...] = ()
     widened: tuple[Op, ...] = ()
     beside: tuple[Op, ...] = ()
@@ -58,7 +42,7 @@ def expert_part(model: Architecture, T: N, stack: Stack) -> tuple[Op, ...]:
             group="dispatch",
             launches=4,
         ),
-        grouped("expert_up", width, wide * F, "routed"),
+        _grouped("expert_up", model, T, (width, wide * F), "routed"),
         Op(
             "expert_act",
             saved=(
@@ -69,12 +53,23 @@ def expert_part(model: Architecture, T: N, stack: Stack) -> tuple[Op, ...]:
             loose=sent * F * (1 - model.gated + model.clamped),
             split=EXPERT,
         ),
-        grouped("expert_down", F, width, "product"),
+        _grouped("expert_down", model, T, (F, width), "product"),
         Op("unpermute", moved=2 * sent * width, passed=sent * width, split=EXPERT, group="dispatch", launches=4),
         *widened,
         *beside,
         residual("mlp_sum", T, H),
     )
+
+
+def _grouped(name: str, model: Architecture, T: N, sizes: tuple[N, N], keeps: str) -> Op:
+    """The product of every routed token with the matrix of its expert; `sizes` are its inputs and outputs."""
+    inputs, outputs = sizes
+    sent = T * model.topk
+    flops = 2 * sent * inputs * outputs
+    saved = (Saved(keeps, ACTIVATION, sent * inputs, EXPERT),)
+    shape = ((model.experts * outputs, inputs),)
+    made = sent * outputs
+    return Op(name, shape, flops, 2 * flops, saved, group="experts", split=EXPERT, parts=model.experts, made=made)
 
 
 def _shared_part(model: Architecture, T: N) -> tuple[Op, ...]:
