@@ -51,13 +51,13 @@ LAYERS = (
     ("rows", "ci_arguments", "ci_rows", "score"),
     ("plan_timeline",),
     ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
-    ("apply", "planner", "recipe_price", "plan", "lock", "run_folder"),
+    ("apply", "planner", "recipe_price", "plan", "lock", "run_folder", "launch"),
     ("train", "compress", "export", "serve", "measure", "measure_live"),
     ("evaluation",),
-    ("out_of_memory", "runnable", "progress", "finished"),
+    ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
     ("run",),
     ("prove",),
-    ("streams", "show", "cli_plan", "cli_hardware", "cli_models", "cli_eval", "cli_embed", "cli", "__main__"),
+    ("streams", "show", "cli_plan", "cli_hardware", "cli_models", "cli_eval", "cli_embed", "cli_launch", "cli", "__main__"),
 )
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {

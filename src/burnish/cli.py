@@ -12,6 +12,7 @@ from burnish import __version__, streams
 from burnish.cli_embed import embed
 from burnish.cli_eval import evaluate
 from burnish.cli_hardware import hardware
+from burnish.cli_launch import Nproc, Restarts, launch, run_words, start_here
 from burnish.cli_models import register as register_models
 from burnish.cli_plan import plan, verb
 from burnish.errors import BurnishError, UserError
@@ -40,12 +41,22 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 app.command("plan")(verb(plan))
 app.command("eval")(evaluate)
 app.command("embed")(embed)
+app.command("launch")(launch)
 register_models(app)
 
 
 @app.command()
-def run(recipe: RecipeName, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
+def run(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Out = None,
+    fresh: Fresh = False,
+    nproc: Nproc = None,
+    restarts: Restarts = 0,
+) -> None:
     """Plan, train, export, verify and report a recipe; a stopped run goes on where it was."""
+    if nproc is not None:
+        raise typer.Exit(start_here("run", recipe, overrides or [], run_words(out, fresh), nproc, restarts))
     from burnish import run as runner
     from burnish import show
 
@@ -53,8 +64,17 @@ def run(recipe: RecipeName, overrides: Overrides = None, out: Out = None, fresh:
 
 
 @app.command()
-def train(recipe: RecipeName, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
+def train(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Out = None,
+    fresh: Fresh = False,
+    nproc: Nproc = None,
+    restarts: Restarts = 0,
+) -> None:
     """Plan and train only; `burnish export` and `burnish report` take the folder further."""
+    if nproc is not None:
+        raise typer.Exit(start_here("train", recipe, overrides or [], run_words(out, fresh), nproc, restarts))
     from burnish import run as runner
     from burnish import show
 

@@ -2,51 +2,69 @@
 
 from __future__ import annotations
 
-import hashlib
-import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish import lock, recipe_files, records, run_folder
+from burnish.after_training import finish
 from burnish.errors import BudgetNotMet
-from burnish.finished import export_model, require_torch
 from burnish.finished import report as report_again
-from burnish.hardware import Chip, detect
+from burnish.finished import require_torch
+from burnish.found import Found, add_speeds, as_records, begin
+from burnish.hardware import detect
+from burnish.launch.environment import RankPlace, rank_place
+from burnish.launch.world import axes_of, for_world, load_for, node_map
 from burnish.out_of_memory import is_out_of_memory
 from burnish.plan import make_plan
 from burnish.progress import Screen, Watcher
 from burnish.recipe import Recipe
 from burnish.recipe import replace as vary
-from burnish.records import Evaluation, Plan, Records, Sample, SavedFile
+from burnish.records import Evaluation, Plan
 from burnish.report import make_report, write_report
 from burnish.reported import Report
 from burnish.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from burnish.crew import Crew
     from burnish.data.prepare import Prepared
-    from burnish.train.loop import Outcome, Progress
+    from burnish.launch.watch import Watch
+    from burnish.train.loop import Hooks, Outcome, Progress
     from burnish.train.state import State
     from burnish.train.step import Trainable
 
 STAGES = ("train", "export")
 
 
-@dataclass
-class Found:
-    """What a run has measured so far; becomes its Records."""
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a run: the recipe and what its lock held, the folder, and how far to go."""
 
-    started: str
-    seconds: dict[str, float] = field(default_factory=dict)
-    measured: dict[str, float] = field(default_factory=dict)
-    quality: dict[str, float | str] = field(default_factory=dict)
-    checks: dict[str, bool | float | str] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
-    files: tuple[SavedFile, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    recipe: Recipe
+    locked: dict[str, Any]
+    name: str
+    folder: Path
+    fresh: bool
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Here:
+    """This process: its place among the ranks, what watches over them, its device, and what it shows."""
+
+    place: RankPlace
+    watch: Watch | None
+    device: str
+    note: str
+    screen: Screen
+
+    @property
+    def leads(self) -> bool:
+        """Whether it writes the files of the run."""
+        return self.place.rank == 0
 
 
 def run(
@@ -59,76 +77,104 @@ def run(
 ) -> Report:
     """Plan, train, export, verify and report a recipe in `folder` (default runs/NAME); an unfinished run goes on.
 
-    A finished one is only reported again. Raises UserError for whatever cannot be used, before anything is written; Stopped
-    and PartlyDone as the loop does.
+    A finished one is only reported again. Where a launcher has started many ranks, this process is one of them: the first
+    gives the report, for any other the process ends with the run. Raises UserError for whatever cannot be used, before
+    anything is written; Stopped and PartlyDone as the loop does.
     """
     locked: dict[str, Any] = {}
     name = recipe if isinstance(recipe, str) else recipe.name
+    place = rank_place()
     if isinstance(recipe, str):
-        recipe, locked = recipe_files.load_locked(recipe, overrides)
+        recipe, locked = load_for(place.world, recipe, overrides)
+    request = Request(
+        for_world(recipe, place.world), locked, name, folder or Path("runs") / recipe.name, fresh, tuple(stages)
+    )
     require_torch("burnish run")
+    if place.alone:
+        report = _run(request, place, None, quiet)
+    else:
+        from burnish.launch.watch import watched
+
+        with watched(place) as watch:
+            report = _run(request, place, watch, quiet)
+    if report is None:
+        raise SystemExit(0)
+    return report
+
+
+def _run(request: Request, place: RankPlace, watch: Watch | None, quiet: bool) -> Report | None:
+    """The run of one process, which may be one of many ranks: each goes through all that is not writing."""
+    from burnish.runnable import check_runnable, pick_device
+
+    fresh = request.fresh
+    device, note = pick_device(request.recipe.machine.device, place.local)
+    here = Here(place, watch, device, note, Screen(quiet or place.rank > 0))
+    threads = request.recipe.machine.threads or (detect().threads if place.alone else 1)
+    recipe = vary(request.recipe, {"machine.threads": threads})
+    check_runnable(recipe)
+    recipe = run_folder.settled(request.folder, recipe, fresh)
+    folder = run_folder.check(request.folder, recipe, fresh) if here.leads else RunFolder(request.folder)
+    if not fresh and run_folder.finished(folder, "export" in request.stages):
+        return _again(folder, here)
+    found = begin(folder, fresh)
+    here.screen.say(f"{recipe.name}: on {detect().name} ({note}), {threads} threads, in {folder.path}")
+    if not place.alone:
+        here.screen.say(node_map(axes_of(recipe), place.per_node))
+    return _start(replace(request, recipe=recipe), folder, here, found)
+
+
+def _again(folder: RunFolder, here: Here) -> Report | None:
+    """The report of a finished run, written again."""
+    if not here.leads:
+        return None
+    written = report_again(folder.path)
+    here.screen.say(f"{folder.path}: this run is {written.status} already; --fresh starts it again")
+    here.screen.say(f"report: {folder.path / 'report.html'}")
+    return written
+
+
+def _start(request: Request, place: RunFolder, here: Here, found: Found) -> Report | None:
+    """Data first, then the ranks together: what takes long and is done by one of them makes no collective wait."""
     from burnish.data.prepare import prepare
     from burnish.load.source import open_model
     from burnish.measure import clock
-    from burnish.runnable import check_runnable, make_loss, make_trainable, pick_device, processor, settle_compile
+    from burnish.runnable import join, make_loss, make_trainable, processor, settle_compile
 
-    screen = Screen(quiet)
-    device, device_note = pick_device(recipe.machine.device)
-    recipe = vary(recipe, {"machine.threads": recipe.machine.threads or detect().threads})
-    check_runnable(recipe)
-    path = folder or Path("runs") / recipe.name
-    recipe = run_folder.settled(path, recipe, fresh)
-    place = run_folder.check(path, recipe, fresh)
-    if not fresh and run_folder.finished(place, "export" in stages):
-        written = report_again(place.path)
-        screen.say(f"{place.path}: this run is {written.status} already; --fresh starts it again")
-        screen.say(f"report: {place.path / 'report.html'}")
-        return written
-    found = _begin(place, fresh)
-    screen.say(f"{recipe.name}: on {detect().name} ({device_note}), {recipe.machine.threads} threads, in {place.path}")
+    recipe, device, screen = request.recipe, here.device, here.screen
     with screen.task("tokenize") as watch, clock(found.seconds, "data"):
         files = open_model(recipe.train.init).tokenizer if recipe.train.init is not None else None
         data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch, files=files)
     this_lock = lock.make_lock(data.fingerprints, processor(), device)
-    found.notes += lock.check_lock(locked, this_lock, name) if locked else []
+    found.notes += lock.check_lock(request.locked, this_lock, request.name) if request.locked else []
+    crew = join(here.place, recipe, data, device)
     with clock(found.seconds, "build"):
         loss = make_loss(recipe, device)
-        recipe, reason = settle_compile(recipe, loss, device)
+        recipe, reason = settle_compile(recipe, loss, device, crew)
     found.notes += [reason] if reason else []
-    with run_folder.opened(place, fresh):
-        recipe_files.save_lock(recipe, this_lock, place.path)
-        data.save_tokenizer(place.tokenizer)
-        plan, outcome = _train(recipe, place, data, make_trainable(recipe, loss), found, device, screen)
-        if "export" in stages:
-            _finish(recipe, place, data, outcome, found)
-        made = _records(found, recipe, device, "done" if "export" in stages else "trained", outcome)
-        records.save(made, place.records)
-        written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
-        _, page = write_report(written, place.path)
-    screen.say(f"report: {page}")
+    with run_folder.opened(place, request.fresh) if here.leads else nullcontext():
+        if here.leads:
+            recipe_files.save_lock(recipe, this_lock, place.path)
+            data.save_tokenizer(place.tokenizer)
+        trained = _train(recipe, place, data, make_trainable(recipe, loss), found, here, crew)
+        if not here.leads:
+            return None
+        return _write(replace(request, recipe=recipe), place, data, trained, found, here)
+
+
+def _write(
+    request: Request, place: RunFolder, data: Prepared, trained: tuple[Plan, Outcome], found: Found, here: Here
+) -> Report:
+    """What the first rank does after training: export, judge, report."""
+    recipe, (plan, outcome) = request.recipe, trained
+    if "export" in request.stages:
+        finish(recipe, place, data, outcome, found)
+    status = "done" if "export" in request.stages else "trained"
+    made = as_records(found, recipe, here.device, status, outcome, here.place.world)
+    records.save(made, place.records)
+    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
+    _, page = write_report(written, place.path)
+    here.screen.say(f"report: {page}")
     return written
-
-
-def _finish(recipe: Recipe, place: RunFolder, data: Prepared, outcome: Outcome, found: Found) -> None:
-    """What comes after training: the exported model, its quality, and what it writes."""
-    from burnish.measure import clock
-
-    with clock(found.seconds, "export and check"):
-        _export(recipe, place, outcome, found)
-    with clock(found.seconds, "judge"):
-        _judge(recipe, data, outcome, found)
-    with clock(found.seconds, "sample"):
-        found.samples = _samples(recipe, place)
-
-
-def _begin(place: RunFolder, fresh: bool) -> Found:
-    """What is known at the start: nothing, or what an unfinished run in the folder has measured."""
-    now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-    if fresh or not place.records.exists():
-        return Found(started=now)
-    old = records.read(Records, place.records)
-    seconds = {name: value for name, value in old.seconds.items() if name != "train"}  # counted again from the steps
-    return Found(old.started, seconds, dict(old.measured), notes=list(old.notes))
 
 
 def _train(
@@ -137,26 +183,52 @@ def _train(
     data: Prepared,
     trainable: Trainable,
     found: Found,
-    device: str,
-    screen: Screen,
+    here: Here,
+    crew: Crew,
 ) -> tuple[Plan, Outcome]:
     """Measure the machine, plan for it, and train."""
     from burnish.hardware import probe
-    from burnish.measure import clock, peak_memory, reset_peak
-    from burnish.runnable import make_job, say_out_of_memory
-    from burnish.train.loop import Hooks, train
+    from burnish.measure import clock
+    from burnish.runnable import leave, make_job, say_out_of_memory
+    from burnish.train.loop import train
 
+    screen = here.screen
     with clock(found.seconds, "measure machine"):
-        chip = probe(device)
+        chip = crew.first(lambda: probe(here.device))
     plan = make_plan(recipe, chip)
-    records.save(plan, place.plan)
+    if here.leads:
+        records.save(plan, place.plan)
+    job = make_job(recipe, place.path, data, trainable, found.measured, crew)
+    started: list[int] = []
+    with screen.task("train") as watch, clock(found.seconds, "train"):
+        try:
+            outcome = train(trainable, job, _hooks(recipe, place, found, here, watch, started))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise BudgetNotMet(say_out_of_memory(error, recipe, plan, here.device)) from None
+    leave(crew)
+    if here.leads:
+        for text in (text for carried in trainable.carried.values() for text in carried.notes()):
+            if text not in found.notes:
+                screen.say(text)
+                found.notes.append(text)
+        found.seconds["train"] += sum(step.seconds for step in outcome.curve if step.step <= started[0])
+        add_speeds(found, outcome, plan, chip)
+    return plan, outcome
+
+
+def _hooks(recipe: Recipe, place: RunFolder, found: Found, here: Here, watcher: Watcher, started: list[int]) -> Hooks:
+    """What happens beside the steps. `started` is told the step that the run goes on from."""
+    from burnish.measure import peak_memory, reset_peak
+    from burnish.train.loop import Hooks
+
+    device, screen = here.device, here.screen
     before, known_peak = reset_peak(device), found.measured.get("memory.peak", 0.0)
-    job = make_job(recipe, place.path, data, trainable, found.measured)
-    started_at = 0
 
     def start(state: State) -> None:
-        nonlocal started_at
-        started_at = state.step
+        started.append(state.step)
+        _stand_at(here, state.step + 1)
         if state.step:
             screen.say(f"goes on after step {state.step}")
 
@@ -164,26 +236,24 @@ def _train(
         screen.say(text)
         found.notes.append(text)
 
+    def step(now: Progress) -> None:
+        _stand_at(here, now.record.step + 1)
+        _show_step(watcher, now)
+
     def keep(checkpoint: Path) -> None:
         """What is measured so far goes with the checkpoint, for whoever goes on from it."""
+        if here.watch is not None:
+            here.watch.kept = str(checkpoint)
         found.measured["memory.peak"] = max(known_peak, float(peak_memory(device) - before))
-        records.save(_records(found, recipe, device, "partly"), place.records)
+        if here.leads:
+            records.save(as_records(found, recipe, device, "partly", ranks=here.place.world), place.records)
 
-    with screen.task("train") as watch, clock(found.seconds, "train"):
-        shown = partial(_show_step, watch)
-        hooks = Hooks(started=start, stepped=shown, evaluated=partial(_say_score, screen), saved=keep, noted=note)
-        try:
-            outcome = train(trainable, job, hooks)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise BudgetNotMet(say_out_of_memory(error, recipe, plan, device)) from None
-    for text in (text for carried in trainable.carried.values() for text in carried.notes()):
-        if text not in found.notes:
-            note(text)
-    found.seconds["train"] += sum(step.seconds for step in outcome.curve if step.step <= started_at)
-    _speeds(outcome, plan, chip, found)
-    return plan, outcome
+    return Hooks(started=start, stepped=step, evaluated=partial(_say_score, screen), saved=keep, noted=note)
+
+
+def _stand_at(here: Here, step: int) -> None:
+    if here.watch is not None:
+        here.watch.step = step
 
 
 def _show_step(watch: Watcher, now: Progress) -> None:
@@ -193,80 +263,3 @@ def _show_step(watch: Watcher, now: Progress) -> None:
 
 def _say_score(screen: Screen, found: Evaluation) -> None:
     screen.say(f"step {found.step}: held-out loss {found.loss:.4f}, {found.bits_per_byte:.4f} bits per byte")
-
-
-def _speeds(outcome: Outcome, plan: Plan, chip: Chip, found: Found) -> None:
-    """Medians over the steps, without the first few that warm up."""
-    steps = outcome.curve[3:] or outcome.curve
-    seconds = statistics.median(step.seconds for step in steps)
-    found.measured["seconds.step"] = seconds
-    found.measured["tokens_per_second"] = statistics.median(step.tokens / step.seconds for step in steps)
-    if rate := chip.flops.get("fp32"):
-        found.measured["mfu"] = plan.predicted["flops.step"] / seconds / rate
-
-
-def _export(recipe: Recipe, place: RunFolder, outcome: Outcome, found: Found) -> None:
-    """Write the best weights as a model folder, load it again and compare."""
-    from burnish.runnable import load_best
-
-    model = load_best(recipe, outcome.best)
-    found.checks |= export_model(recipe, place, model, place.model)
-    weights = sorted(place.model.glob("*.safetensors"))
-    found.files = tuple(_saved(path) for path in sorted(place.model.iterdir()))
-    found.measured["file.bytes"] = float(sum(path.stat().st_size for path in weights))
-
-
-def _saved(path: Path) -> SavedFile:
-    return SavedFile(name=path.name, bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-
-
-def _judge(recipe: Recipe, data: Prepared, outcome: Outcome, found: Found) -> None:
-    """Bits per byte on the held-out text beside a bigram model of the same tokens."""
-    if data.heldout is None or not outcome.evals:
-        return
-    from burnish.data.kneser_ney import bits_per_byte
-
-    best = min(outcome.evals, key=lambda evaluation: evaluation.loss)
-    baseline = bits_per_byte(data.train, data.heldout, recipe.model.vocab)
-    found.quality |= {
-        "bits_per_byte": best.bits_per_byte,
-        "baseline_bits_per_byte": baseline,
-        "baseline": "Kneser-Ney bigram, same tokenizer, same text",
-        "better_than_baseline_percent": 100 * (1 - best.bits_per_byte / baseline),
-    }
-
-
-def _samples(recipe: Recipe, place: RunFolder) -> tuple[Sample, ...]:
-    """What the exported model writes after each prompt of the recipe."""
-    prompts = list(recipe.export.prompts)
-    if not prompts:
-        return ()
-    settings = {
-        "max_new_tokens": recipe.export.sample_tokens,
-        "temperature": 0.7,
-        "top_k": 40,
-        "seed": recipe.train.seed,
-    }
-    from burnish.serve.prompts import continued
-
-    texts = continued(place.model, prompts, settings)
-    return tuple(Sample(prompt=prompt, text=text[len(prompt) :]) for prompt, text in zip(prompts, texts, strict=True))
-
-
-def _records(found: Found, recipe: Recipe, device: str, status: Any, outcome: Outcome | None = None) -> Records:
-    here = detect(recipe.machine.threads)
-    return Records(
-        status=status,
-        started=found.started,
-        seconds=found.seconds,
-        machine={"processor": here.name, "threads": here.threads, "memory": here.memory, "device": device},
-        versions=lock.versions(),
-        measured=found.measured,
-        curve=outcome.curve if outcome else (),
-        evals=outcome.evals if outcome else (),
-        quality=found.quality,
-        samples=found.samples,
-        files=found.files,
-        checks=found.checks,
-        notes=tuple(found.notes),
-    )

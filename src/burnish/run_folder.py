@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from burnish import recipe_files
 from burnish.errors import UserError
@@ -140,10 +141,18 @@ def _ours(name: str) -> bool:
 
 def _same_recipe(folder: RunFolder, recipe: Recipe) -> None:
     old = recipe_files.load(str(folder.lock))
-    if changed := recipe_files.differences(old.model_dump(mode="json"), recipe.model_dump(mode="json")):
+    if changed := recipe_files.differences(identity(old), identity(recipe)):
         raise UserError(
             f"{folder.path}: holds a run of another recipe ({changed[0]}); use --fresh to replace it or --out for another"
         )
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """What must stay the same while a run goes on. How its work is divided over ranks, threads and micro batches may change:
+    the losses are the same but for rounding."""
+    settings: dict[str, Any] = recipe.model_dump(mode="json", exclude={"parallel": True, "machine": True})
+    del settings["train"]["micro_batch"]
+    return settings
 
 
 def _writable(path: Path) -> None:

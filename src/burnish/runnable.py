@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
-from burnish import apply, out_of_memory
+from burnish import apply, out_of_memory, run_folder
+from burnish.crew import ALONE, Crew, check_equal, started_crew
+from burnish.data.sampler import rank_share
 from burnish.describe import batch_arithmetic
 from burnish.errors import UserError
 from burnish.hardware import detect
+from burnish.launch.environment import RankPlace
 from burnish.load.model import config_of, load_model
 from burnish.load.source import open_model
+from burnish.lock import versions
 from burnish.measure import measured_keys, observed_step
 from burnish.models.attention import check_attention
 from burnish.models.decoder import Decoder
@@ -23,7 +27,7 @@ from burnish.records import Plan
 from burnish.train.loop import Job
 from burnish.train.loss import LanguageModelLoss
 from burnish.train.optim import build_optimizer, lr_at
-from burnish.train.state import latest, load_checkpoint, read_state
+from burnish.train.state import latest, load_weights, read_state
 from burnish.train.step import StepResult, Trainable, plain_trainable
 
 if TYPE_CHECKING:
@@ -32,9 +36,16 @@ if TYPE_CHECKING:
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def pick_device(wanted: str) -> tuple[str, str]:
-    """The device to run on and how it was chosen. Raises UserError for CUDA where there is none."""
+def pick_device(wanted: str, local: int = 0) -> tuple[str, str]:
+    """The device to run on and how it was chosen; the `local`-th rank of a machine takes its `local`-th accelerator.
+
+    Raises UserError for CUDA where there is none, or one too few.
+    """
     there = torch.cuda.is_available()
+    if there and wanted != "cpu":
+        if local >= torch.cuda.device_count():
+            raise UserError(f"rank {local} of this machine has no CUDA device: {torch.cuda.device_count()} are here")
+        torch.cuda.set_device(local)
     if wanted == "cuda" and not there:
         raise UserError("machine.device cuda: no CUDA device was found here; use cpu or auto")
     if wanted == "auto":
@@ -55,12 +66,32 @@ def check_runnable(recipe: Recipe) -> None:
         )
     if only := [technique.name for technique in apply.passes(recipe) if technique.plan_only]:
         raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
-    if recipe.parallel.dp > 1:
-        raise UserError(f"{recipe.name}: parallel.dp {recipe.parallel.dp} needs as many ranks; this command starts one")
+    rank_share(recipe.train.global_batch, recipe.parallel.dp)
     if recipe.train.init is not None:
         theirs = config_of(open_model(recipe.train.init)).model_dump()
         if changed := differences(recipe.model.model_dump(), theirs):
             raise UserError(f"train.init {recipe.train.init}: another shape than the recipe's model ({changed[0]})")
+
+
+def join(place: RankPlace, recipe: Recipe, data: Prepared, device: str) -> Crew:
+    """Meet the other ranks, and make sure that all have the same recipe and data.
+
+    Raises UserError, on every rank, naming the rank and the key that differ.
+    """
+    if place.alone:
+        return ALONE
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    crew = started_crew()
+    mine = recipe.model_dump(mode="json") | {"data_fingerprints": data.fingerprints, "versions": versions()}
+    check_equal(crew, mine, differences)
+    return crew
+
+
+def leave(crew: Crew) -> None:
+    """Part from the other ranks, once all are here."""
+    if crew.group is not None:
+        crew.largest(0)
+        dist.destroy_process_group()
 
 
 def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
@@ -85,13 +116,16 @@ def make_trainable(recipe: Recipe, loss: LanguageModelLoss) -> Trainable:
     return apply.apply(recipe, plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip))
 
 
-def settle_compile(recipe: Recipe, loss: LanguageModelLoss, device: str) -> tuple[Recipe, str]:
+def settle_compile(recipe: Recipe, loss: LanguageModelLoss, device: str, crew: Crew = ALONE) -> tuple[Recipe, str]:
     """Compile the layers as `train.compile` asks; `measure` becomes `on` or `off` by what pays here, with the reason.
 
-    Timed on one micro batch of random tokens, so that no state of the run changes.
+    Timed on one micro batch of random tokens, so that no state of the run changes; on many ranks by the first of them.
     """
     from burnish.train.compiled import compile_if_it_pays, compile_layers
 
+    if crew.world > 1 and recipe.train.compile == "measure":
+        recipe, reason = crew.first(lambda: settle_compile(recipe, loss, device))
+        return (recipe if crew.leads else settle_compile(recipe, loss, device)[0]), reason
     if recipe.train.compile != "measure":
         if recipe.train.compile == "on":
             compile_layers(loss.model)
@@ -107,16 +141,25 @@ def settle_compile(recipe: Recipe, loss: LanguageModelLoss, device: str) -> tupl
     return replace(recipe, {"train.compile": "on" if outcome.compiled else "off"}), outcome.reason
 
 
-def make_job(recipe: Recipe, folder: Path, data: Prepared, trainable: Trainable, measured: dict[str, float]) -> Job:
+def make_job(
+    recipe: Recipe,
+    folder: Path,
+    data: Prepared,
+    trainable: Trainable,
+    measured: dict[str, float],
+    crew: Crew = ALONE,
+) -> Job:
     """What the loop needs: batches and learning rates as functions of the step, evaluation, and where files go.
+
+    Of each step a rank takes the rows that fall to it, as `data_place` says.
 
     The first step of this process is observed, and what it did is put into `measured`.
     """
     from burnish.data.packing import Rows
     from burnish.data.sampler import eval_batches, step_batches
-    from burnish.train.evaluate import evaluate
+    from burnish.train.evaluate import evaluate, evaluate_together
 
-    settings = recipe.train
+    settings, (index, count) = recipe.train, data_place(recipe, crew.rank)
     rows = Rows(data.train, recipe.data.seq)
     measured["parameters"] = float(sum(p.numel() for part in trainable.parts for p in part.parameters()))
     _observe_first(trainable, measured)
@@ -124,22 +167,36 @@ def make_job(recipe: Recipe, folder: Path, data: Prepared, trainable: Trainable,
     def judge() -> tuple[float, float]:
         assert data.heldout is not None
         batches = eval_batches(Rows(data.heldout, recipe.data.seq), settings.micro_batch)
-        score = evaluate(trainable.parts[0], batches)
+        alone = crew.world == 1
+        score = (
+            evaluate(trainable.parts[0], batches)
+            if alone
+            else evaluate_together(trainable, list(batches), index, count)
+        )
         return score.loss, score.bits_per_byte(data.heldout.total_bytes)
 
     return Job(
         steps=settings.steps,
-        batches=lambda step: step_batches(rows, settings.seed, step, settings.global_batch, settings.micro_batch),
+        batches=lambda step: step_batches(
+            rows, settings.seed, step, settings.global_batch, settings.micro_batch, index, count
+        ),
         lr=lambda step: lr_at(step, recipe.schedule, settings.steps, recipe.optim.lr),
         folder=folder,
         global_batch=settings.global_batch,
-        identity=json.loads(recipe.model_dump_json()) | {"data_fingerprints": data.fingerprints},
+        identity=run_folder.identity(recipe) | {"data_fingerprints": data.fingerprints},
         evaluate=judge if data.heldout is not None else None,
         eval_every=settings.eval_every,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep,
         tensorboard=settings.tensorboard,
+        crew=crew,
     )
+
+
+def data_place(recipe: Recipe, rank: int) -> tuple[int, int]:
+    """Which of the ranks that see different rows `rank` is, and how many they are."""
+    asked = recipe.parallel
+    return rank // (asked.tp * asked.cp) % asked.dp, asked.dp
 
 
 def _observe_first(trainable: Trainable, measured: dict[str, float]) -> None:
@@ -179,8 +236,7 @@ def load_best(recipe: Recipe, checkpoint: Path) -> Decoder:
     for technique in apply.passes(recipe):
         if hasattr(technique.module, "dress"):  # it trained modules of its own
             technique.module.dress(technique.settings(recipe), loss.model)
-    trainable = plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip)
-    load_checkpoint(checkpoint, trainable, read_state(checkpoint).identity)
+    load_weights(checkpoint, loss)
     return loss.model
 
 

@@ -86,7 +86,7 @@ def test_a_run_killed_after_its_last_step_keeps_what_it_measured(place: Path) ->
     """As it stands when the export is killed: checkpoints and records up to the last step, no model."""
     whole, cut = place / "first", place / "cut"
     code = (
-        "import os, sys, burnish.run as run; run._finish = lambda *a: os._exit(9); "
+        "import os, sys, burnish.run as run; run.finish = lambda *a: os._exit(9); "
         "from burnish.cli import main; main(sys.argv[1:])"
     )
     ended = subprocess.run(
