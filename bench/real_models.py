@@ -1,4 +1,4 @@
-"""SmolLM2's real weights beside transformers, which reads the same GGUF file with its own reader: bench/results/real_models.json."""
+"""SmolLM2 beside transformers, which reads the same GGUF file with its own reader: bench/results/real_models.json."""
 
 from __future__ import annotations
 

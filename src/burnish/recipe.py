@@ -285,6 +285,6 @@ def _parallel(parallel: Parallel, seq: int) -> str:
     if parallel.tp > 1 and parallel.sequence and seq % parts:
         near = seq // parts * parts
         right = f"{near} or {near + parts}" if near else str(parts)
-        ranks = f"parallel.tp {parallel.tp}" + (f" x cp {parallel.cp}" if parallel.cp > 1 else "")
-        return f"data.seq {seq} does not divide over {ranks}; use {right}, or parallel.sequence=false"
+        over = f"parallel.tp {parallel.tp}" + (f" x cp {parallel.cp}" if parallel.cp > 1 else "")
+        return f"data.seq {seq} does not divide over {over}; use {right}, or parallel.sequence=false"
     return ""

@@ -10,7 +10,7 @@ import pytest
 
 import burnish.prove
 from burnish.ops import recompute
-from burnish.prove import checkpointing, claims, mapping, recipes, zero
+from burnish.prove import checkpointing, claims, mapping, recipes, tensor_parallel, zero
 from burnish.prove.claim import Verdict
 
 TITLES = {

@@ -76,7 +76,11 @@ def refused(sequence: bool) -> str:
 
     loss = make("llama").parts[0] if sequence else Loss(GPTNeoXForCausalLM(GPTNeoXConfig(**SIZES)))
     try:
-        tensor.apply(tensor.Config(sequence=sequence), plain_trainable(loss, torch.optim.AdamW(loss.parameters()), 0.0), Mesh(tp=2))
+        tensor.apply(
+            tensor.Config(sequence=sequence),
+            plain_trainable(loss, torch.optim.AdamW(loss.parameters()), 0.0),
+            Mesh(tp=2),
+        )
     except UserError as error:
         return str(error)
     return "accepted"

@@ -25,6 +25,8 @@ def smollm2_chat() -> Recipe:
         data=Data(train=("asset:chat/training_questions",), heldout_fraction=0.2, format="chat", seq=128),
         optim=Optim(lr=1e-4, weight_decay=0.0),
         schedule=Schedule(kind="cosine", warmup_steps=2, min_lr_ratio=0.1),
-        train=Train(init="smollm2", steps=24, global_batch=4, micro_batch=4, eval_every=12, checkpoint_every=12, keep=1),
+        train=Train(
+            init="smollm2", steps=24, global_batch=4, micro_batch=4, eval_every=12, checkpoint_every=12, keep=1
+        ),
         export=Export(dtype="float32"),
     )
