@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import ranks
-from burnish import frozen_parts
+from burnish import frozen_parts, simulate
 from burnish.describe import Shapes
 from burnish.ops.lora import Adapted
 from burnish.recipe import Recipe
 from burnish.techniques import lora
-from zero_ranks import ROWS, observed, predicted
+from zero_ranks import ROWS, described, live_peak, observed, predicted
+from zero_ranks import make_recipe as small_recipe
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_family_law import FAMILIES, SAVED, make_recipe
@@ -100,6 +101,15 @@ def on_two_ranks(family: str, stage: int) -> None:
         for step in steps:
             assert step[SAVED] == pytest.approx(expected[SAVED], rel=0.02)
             assert dict(step) | {SAVED: 0} == dict(expected) | {SAVED: 0}, f"rank {rank}"
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_predicted_peak_is_a_close_ceiling(stage: int) -> None:
+    """Buffers of gradients are as small as the adapters."""
+    recipe = small_recipe("big vocabulary", False, 2, stage, techniques={"lora": RANK})
+    ceiling = sum(simulate.step_bytes(described(recipe, 3, 0)).values())
+    peak = ranks.run(2, live_peak, recipe, 3)[0]
+    assert 0.8 < peak / ceiling < 1.03
 
 
 def breaks(family: str = "llama", **more: object) -> bool:

@@ -133,25 +133,28 @@ def _passing(stage: int, work: Work, parts: N) -> N:
     """Bytes that come and go inside a step, beside states and saved tensors: an upper bound, for groups of equal order.
 
     Gradients of the group being reduced stand whole beside the buffer they are sent from; where whole gradients are
-    states already, the buffer alone is added. Stage 3 holds, while a layer's backward runs, what stands outside the layers,
-    the layer, and the one gathered ahead of it.
+    states already, the buffer alone is added. Stage 3 holds what stands outside the layers, and the buffer it is gathered in
+    or, while a layer's backward runs, the layer and the one gathered ahead of it.
     """
-    outside, layer = _group_elements(work, parts)
+    outside, layer = _group_elements(work, parts, trained=True)
     size, largest = work.bytes, pick(outside > layer, outside, layer)
     whole = pick(work.micro > 1, 1, 2) if stage == 1 else 1 if stage == 0 else 2
     reducing = whole * size.gradient * largest + (size.gradient * largest // parts if stage else 0)
     if stage < 3:
         return reducing
-    gathered = size.compute * (outside + 2 * layer) + 2 * size.gradient * layer
+    all_outside, all_layer = _group_elements(work, parts)
+    beside = pick(all_outside > 2 * all_layer, all_outside, 2 * all_layer)
+    gathered = size.compute * (all_outside + beside) + 2 * size.gradient * layer
     return pick(gathered > reducing, gathered, reducing)
 
 
-def _group_elements(work: Work, parts: N) -> tuple[N, N]:
-    """Padded elements of what is outside the layers, and of the largest layer."""
+def _group_elements(work: Work, parts: N, trained: bool = False) -> tuple[N, N]:
+    """Padded elements of what is outside the layers, and of the largest layer. `trained`: only those with gradients."""
     outside: N = 0
     layer: N = 0
     for block in work.blocks:
-        own: N = sum((parts * shard_elements(shape, parts) for op in block.ops for shape in op.shapes), 0)
+        held = (shape for op in block.ops if op.trained or not trained for shape in op.shapes)
+        own: N = sum((parts * shard_elements(shape, parts) for shape in held), 0)
         if block.entering:
             layer = pick(own > layer, own, layer)
         else:
