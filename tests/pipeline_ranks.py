@@ -19,12 +19,13 @@ from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.describe import Shapes, describe
 from burnish.measure import observe
+from burnish.measure_live import LiveBytes
 from burnish.ops.pipeline_engine import Engine
 from burnish.ops.tied_copy import TiedCopy
 from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load
 from burnish.train.evaluate import evaluate
-from burnish.train.step import StepResult, Trainable
+from burnish.train.step import NonFiniteError, StepResult, Trainable
 from burnish.work import Observation, Work, fold
 from zero_ranks import make_trainable, whole
 
@@ -91,7 +92,7 @@ RUN = Engine.run
 BREAKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "nothing": nullcontext,
     "tied gradients not summed": lambda: mock.patch.object(TiedCopy, "reduced"),
-    "the tied copy counted twice": lambda: mock.patch.object(TiedCopy, "counts", lambda self, parameter: True),
+    "the tied copy counted twice": lambda: mock.patch.object(TiedCopy, "counts", return_value=True),
     "mean of micro batches": lambda: mock.patch.object(Engine, "run", mean_of_micro_batches),
 }
 
@@ -110,13 +111,13 @@ def observed(recipe: Recipe, batches: list[Batch], steps: int = 2) -> list[Obser
 
 
 def trained(
-    recipe: Recipe, steps: list[list[Batch]], broken: str = "nothing"
+    recipe: Recipe, steps: list[list[Batch]], broken: str = "nothing", lr: float = 1e-3
 ) -> tuple[list[StepResult], dict[str, np.ndarray], float, int]:
     """Results of training on this rank's part of each step, this stage's weights by their names in the whole model, the loss
     of the first step's rows judged after it, and the passes whose tensors stood at once."""
     with BREAKS[broken]():
         trainable = make_trainable(recipe)
-        results = [trainable.step(mine(recipe, batches), 0.01) for batches in steps]
+        results = [trainable.step(mine(recipe, batches), lr) for batches in steps]
     score = evaluate(trainable.scorer, steps[0])
     return results, weights_of(trainable), score.loss, trainable.engine.most_kept
 
@@ -127,5 +128,50 @@ def weights_of(trainable: Trainable) -> dict[str, np.ndarray]:
     for number, part in enumerate(trainable.parts):
         for name, tensor in part.state_dict().items():
             key = f"{number}.{name}"
-            found[trainable.placements[key].name if key in trainable.placements else name] = whole(tensor).numpy()
+            own = trainable.placements[key].name if key in trainable.placements else name
+            if own != "model.head.weight" or not trainable.parts[0].model.shape.tied:
+                found[own] = whole(tensor).float().numpy()
     return found
+
+
+def live_peak(recipe: Recipe, batches: list[Batch]) -> int:
+    """The most bytes this rank's tensors held in its second step."""
+    before = LiveBytes()
+    with before:
+        trainable = make_trainable(recipe)
+    own = mine(recipe, batches)
+    trainable.step(own, 1e-3)
+    with LiveBytes() as live:
+        trainable.step(own, 1e-3)
+    return live.peak - before.start
+
+
+def stopped(recipe: Recipe, batches: list[Batch]) -> tuple[str, bool, float]:
+    """One good step, one whose loss is not finite on the last stage, one good step again.
+
+    Gives the error, whether weights were as before it, and the last loss.
+    """
+    trainable = make_trainable(recipe)
+    trainable.step(batches, 1e-3)
+    before = weights_of(trainable)
+    handle = None
+    if trainable.engine.is_last(len(trainable.parts) - 1):
+        handle = trainable.parts[-1].register_forward_hook(lambda module, given, loss: loss * float("inf"))
+    try:
+        trainable.step(batches, 1e-3)
+        error = "none"
+    except NonFiniteError as found:
+        error = f"{type(found).__name__}: {found}"
+    if handle is not None:
+        handle.remove()
+    same = all(np.array_equal(value, before[name]) for name, value in weights_of(trainable).items())
+    return error, same, trainable.step(batches, 1e-3).loss
+
+
+def refused(recipe: Recipe) -> str:
+    """The error of building."""
+    try:
+        make_trainable(recipe)
+    except ValueError as error:
+        return str(error)
+    return "accepted"

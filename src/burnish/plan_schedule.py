@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 SIDE = 2  # slots of steady running kept beside what starts and ends it
+UNDERWAY = 2  # sends of a stage on their way in each direction; with one already no order of passes stops
 ROUNDS = 3  # micro batches simulated for each stage before the pattern repeats itself
 WHOLE = 24  # passes of a stage in one direction that are always shown, all of them
 

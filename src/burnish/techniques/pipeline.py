@@ -23,6 +23,7 @@ import numpy as np
 from burnish.errors import UserError
 from burnish.mapping import CUT, SCHEDULE
 from burnish.mesh import Mesh, N, pick
+from burnish.plan_schedule import UNDERWAY
 from burnish.section import Section
 from burnish.work import BACKWARD, FORWARD, Block, Comm, Op, Saved, Work
 
@@ -89,7 +90,8 @@ def layers_of(work: Work) -> N:
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
     """The work of stage `mesh.stage`: its layers, its micro batches in flight, and what it sends to its neighbours.
 
-    A send is counted where it starts; the last chunk of a micro batch sends nothing forward, the first nothing back.
+    A send is counted where it starts; the last chunk of a micro batch sends nothing forward, the first nothing back. What is
+    on its way, and what has just come, is held beside everything else.
     """
     first, last = mesh.stage == 0, mesh.stage == mesh.pp - 1
     sent = sum(work.bytes.activation * block.entering.elements for block in work.blocks[1:2] if block.entering)
@@ -98,11 +100,14 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
         Comm("p2p", "pp", FORWARD, sent * forward, forward),
         Comm("p2p", "pp", BACKWARD, sent * backward, backward),
     )
-    staged = _staged if getattr(config, "exact", False) else _shared
+    exact = getattr(config, "exact", False)
+    staged = _staged if exact else _shared
+    moving = (UNDERWAY * (1 * (forward > 0) + (backward > 0)) + 1) * (mesh.pp > 1) if exact else 0
     order = SCHEDULE.index(config.schedule) if isinstance(config.schedule, str) else config.schedule
     return replace(
         staged(config, work, mesh, first, last),
         comms=work.comms + comms,
+        passing=work.passing + sent * moving,
         flight=in_flight(order, work.micro, mesh),
     )
 
