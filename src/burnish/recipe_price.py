@@ -40,11 +40,14 @@ def step_seconds(recipe: Recipe, chip: Chip, again: float) -> float | None:
 
 def job_of(recipe: Recipe) -> Job:
     """What a recipe trains."""
+    lora = recipe.techniques.get("lora")
     return Job(
         model=architecture(recipe.model),
         seq=recipe.data.seq,
         global_batch=recipe.train.global_batch,
         precision=recipe.precision.compute,
+        trained="all" if lora is None else "lora",
+        lora_rank=getattr(lora, "rank", 0),
     )
 
 

@@ -65,7 +65,8 @@ def _said(count: int, ratio: float) -> str:
     less = (
         "" if ratio > 0 else "; the file rounds off more than they add: store it wider (--dtype bfloat16, float32, f16)"
     )
-    return f"{merged}, rounded once: what they add is {ratio:.1f} dB above what was rounded off{less}"
+    side = "above" if ratio > 0 else "below"
+    return f"{merged}, rounded once: what they add is {abs(ratio):.1f} dB {side} what was rounded off{less}"
 
 
 @torch.no_grad()
