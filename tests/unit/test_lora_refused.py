@@ -13,6 +13,7 @@ from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load
 
 ROUTED = {"family": "mixtral", "vocab": 300, "hidden": 32, "ffn": 24, "heads": 4, "kv_heads": 2, "layers": 2}
+EXPERTS = ROUTED | {"experts": 4, "topk": 2}
 
 
 def recipe(model: dict | None = None, **lora: object) -> Recipe:
@@ -41,7 +42,7 @@ def test_a_target_that_is_no_matrix(target: str) -> None:
 @pytest.mark.parametrize(("target", "why"), [("mlp.up", "reads a part of it"), ("router", "a choice has no gradient")])
 def test_experts_are_refused_with_the_reason(target: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as caught:
-        make_plan(recipe(ROUTED | {"experts": 4, "topk": 2}, targets=(target,), rank=2))
+        make_plan(recipe(EXPERTS, targets=(target,), rank=2))
     assert str(caught.value).endswith("there are attention.q, attention.k, attention.v, attention.o")
 
 
@@ -56,10 +57,13 @@ def test_an_unknown_key(key: str) -> None:
         recipe(**{key: 3})
 
 
-@pytest.mark.parametrize("changes", [{"parallel.tp": 2}, {"parallel.pp": 2, "train.micro_batch": 2}])
-def test_divided_layers(changes: dict) -> None:
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [(None, {"parallel.pp": 2, "train.micro_batch": 2}), (EXPERTS, {"parallel.ep": 2, "parallel.dp": 2})],
+)
+def test_divided_layers(model: dict | None, changes: dict) -> None:
     with pytest.raises(UserError, match="do not go together: adapters are put on whole layers"):
-        make_plan(replace(recipe(), {"parallel.zero": 0} | changes))
+        make_plan(replace(recipe(model, rank=2), changes))
 
 
 @pytest.mark.parametrize("train", [(), ("norms",)])
