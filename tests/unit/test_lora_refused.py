@@ -59,7 +59,10 @@ def test_an_unknown_key(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "changes"),
-    [(None, {"parallel.pp": 2, "train.micro_batch": 2}), (EXPERTS, {"parallel.ep": 2, "parallel.dp": 2})],
+    [
+        (None, {"parallel.pp": 2, "train.micro_batch": 2}),
+        (EXPERTS, {"parallel.ep": 2, "parallel.dp": 2, "train.micro_batch": 2}),
+    ],
 )
 def test_divided_layers(model: dict | None, changes: dict) -> None:
     with pytest.raises(UserError, match="do not go together: adapters are put on whole layers"):
