@@ -138,7 +138,6 @@ PASSES: tuple[Technique, ...] = (
 # Pairs that do not go together, with the reason a user is told.
 DIVIDED = "adapters are put on whole layers; leave one of the two out"
 REFUSED: dict[frozenset[str], str] = {
-    frozenset({"lora", "tensor"}): DIVIDED,
     frozenset({"lora", "experts"}): DIVIDED,
     frozenset({"lora", "pipeline"}): DIVIDED,
 }

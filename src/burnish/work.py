@@ -27,6 +27,7 @@ ACTIVATION, STATISTIC, INDEX = "activation", "statistic", "index"
 # its input features (row), its heads but not what they share (heads), or its tokens, which only sequence parallelism does.
 # Experts go their own way.
 COLUMN, ROW, HEADS, TOKENS, EXPERT = "column", "row", "heads", "tokens", "expert"
+WHOLE = "whole"  # nothing of it: an adapter's narrow product, which every rank makes
 # Copies in the other format, which exist only where products are made in 16 bits.
 ROUNDED, WIDENED = "rounded", "widened"
 

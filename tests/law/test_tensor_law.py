@@ -55,6 +55,19 @@ def test_predicted_equals_observed_for_packed_rows(model):
     compare(make_recipe(model, 2), 1, (9, 20, 7))
 
 
+ADAPTERS = {"rank": 3, "alpha": 5.0}
+ADAPTED = [("llama", 2, {}), ("one key head", 4, {}), ("gpt2", 2, {"train": ("norms", "biases")})]
+ADAPTED += [("qwen3 one key head", 2, {"targets": ("k", "down")}), ("qwen2", 4, {"targets": ("mlp.*",)})]
+
+
+@pytest.mark.parametrize(("model", "tp", "more"), ADAPTED)
+@pytest.mark.parametrize("sequence", [True, False])
+@pytest.mark.parametrize("settings", ["plain", "full", "selective"])
+def test_predicted_equals_observed_with_adapters(model, tp, more, sequence, settings):
+    given = SETTINGS[settings] | {"techniques": {"lora": ADAPTERS | more}}
+    compare(make_recipe(model, tp, sequence=sequence, **given), 2)
+
+
 @pytest.mark.sabotage
 def test_an_input_kept_whole_is_noticed():
     with pytest.raises(AssertionError):

@@ -8,6 +8,7 @@ import pytest
 
 import ranks
 from burnish.data.batch import Batch
+from burnish.recipe import replace
 from tensor_ranks import LR, MODELS, make_batches, make_recipe, make_trainable, trained
 
 STEPS, CLOSE = 5, 1e-5
@@ -36,7 +37,7 @@ def steps_of(dp: int, pieces: tuple[int, ...] | None = None) -> list[list[Batch]
 
 def worst(recipe, steps, broken: str = "nothing") -> float:
     """The largest relative difference of loss or gradient norm on any rank, from one process."""
-    alone = make_trainable(recipe, distributed=False)
+    alone = make_trainable(replace(recipe, {"parallel.tp": 1, "parallel.dp": 1, "parallel.zero": 0}))
     expected = [alone.step(batches, LR) for batches in steps]
     assert all(result.grad_norm > recipe.optim.clip for result in expected)  # clipping is part of it
     differences = []
@@ -72,6 +73,20 @@ def test_losses_equal_one_process_beside_data_parallelism(model, stage, settings
 @pytest.mark.parametrize("model", ["llama", "mistral"])
 def test_losses_equal_one_process_for_packed_rows(model):
     assert worst(make_recipe(model, 2, optim__clip=0.1), steps_of(1, (9, 20, 7))) <= CLOSE
+
+
+ADAPTERS = {"techniques": {"lora": {"rank": 3, "alpha": 300.0}}, "optim__clip": 0.01}
+
+
+@pytest.mark.parametrize(("model", "tp"), [("llama", 2), ("one key head", 4), ("gpt2", 2), ("qwen2 one key head", 2)])
+@pytest.mark.parametrize("sequence", [True, False])
+def test_losses_equal_one_process_with_adapters(model, tp, sequence):
+    assert worst(make_recipe(model, tp, sequence=sequence, **ADAPTERS), steps_of(1)) <= CLOSE
+
+
+@pytest.mark.parametrize(("model", "stage"), [("llama", 1), ("gpt2", 2), ("qwen3 one key head", 3)])
+def test_losses_equal_one_process_with_adapters_beside_zero(model, stage):
+    assert worst(make_recipe(model, 2, dp=2, parallel__zero=stage, **ADAPTERS), steps_of(2)) <= CLOSE
 
 
 @pytest.mark.sabotage

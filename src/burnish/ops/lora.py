@@ -44,8 +44,12 @@ class Adapted(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         # The adapter first: a second forward stops where the last tensor is kept, ahead of the product with W.
-        beside = F.linear(F.linear(x, self.a) * self.scale, self.b)
-        return beside.add_(super().forward(x))
+        return beside(self, x).add_(super().forward(x))
+
+
+def beside(layer: Adapted, x: Tensor) -> Tensor:
+    """What the adapter of a layer gives."""
+    return F.linear(F.linear(x, layer.a) * layer.scale, layer.b)
 
 
 def put_on(model: nn.Module, names: list[str], rank: int, scale: float, generator: torch.Generator) -> None:

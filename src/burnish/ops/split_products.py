@@ -53,20 +53,21 @@ def column(x_BSH: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class _Column(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, part: Tensor, kept: Kept) -> Tensor:
-        ctx.save_for_backward(part, weight)
+        learns = ctx.needs_input_grad[1]
+        ctx.save_for_backward(part if learns else None, weight)
         ctx.kept, ctx.biased = kept, bias is not None
-        kept.readers += 1
+        kept.readers += learns
         return F.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         part, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
-        whole = ctx.kept.whole(part)
-        grad_weight = rows.t() @ whole.flatten(0, -2) if ctx.needs_input_grad[1] else None
+        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
+        grad_weight = rows.t() @ ctx.kept.whole(part).flatten(0, -2) if ctx.needs_input_grad[1] else None
         grad_bias = rows.sum(0) if ctx.biased and ctx.needs_input_grad[2] else None
-        return (rows @ weight).view_as(whole), grad_weight, grad_bias, None, None
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 class VocabularyTable(torch.autograd.Function):

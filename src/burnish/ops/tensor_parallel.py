@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from burnish.groups import Groups, head_group, local
+from burnish.ops.lora import Adapted, beside
 from burnish.ops.master_weights import MasterWeights
 from burnish.ops.split_products import VocabularyTable, column, opened
 from burnish.ops.together import Member
@@ -64,14 +66,20 @@ class TensorParallel(Member):
             module.forward = partial(self._opening, plain)  # type: ignore[method-assign]
         elif role in (COLUMN, KEYS):
             own = self._key_rows(module, network.get_submodule(name.rpartition(".")[0])) if role == KEYS else None
-            for parameter in module.parameters():
-                self._divide(parameter, 0, own)
+            for kind, parameter in module.named_parameters():
+                if kind == "a":  # of an adapter: what it makes is narrow and whole, and goes to this rank's rows of `b`
+                    self.partial[parameter] = None
+                else:
+                    self._divide(parameter, 0, own)
             module.forward = partial(_column, module)  # type: ignore[method-assign]
         elif role == ROW:
             self._divide(module.weight, 1)
             module.forward = partial(self._closing, module)  # type: ignore[method-assign]
             if module.bias is not None and self.sequence:
                 self.partial[module.bias] = None
+            if isinstance(module, Adapted):
+                self._divide(module.a, 1)
+                self.partial[module.b] = None
         elif role in (VOCABULARY, SCORES):
             self._divide(module.weight, 0)
             self.words = -(-module.weight.shape[0] // self.parts) * self.place
@@ -117,7 +125,11 @@ class TensorParallel(Member):
 
     def _closing(self, module: Any, x: Tensor) -> Tensor:
         """The sum of what ranks made of their parts; a bias is added once, to the sum."""
-        made = nn.functional.linear(x, module.weight)
+        made = (
+            beside(module, x) + F.linear(x, module.weight)
+            if isinstance(module, Adapted)
+            else F.linear(x, module.weight)
+        )
         whole = (ScatterSum if self.sequence else Sum).apply(made, self.group)
         return whole if module.bias is None else whole + module.bias.to(whole.dtype)
 
@@ -156,6 +168,9 @@ class TensorParallel(Member):
 
 
 def _column(module: Any, x: Tensor) -> Tensor:
+    if isinstance(module, Adapted):
+        narrow = column(x, module.a, None)
+        return F.linear(narrow * module.scale, module.b).add_(column(x, module.weight, module.bias))
     return column(x, module.weight, module.bias)
 
 

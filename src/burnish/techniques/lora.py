@@ -7,8 +7,8 @@ Gain    no gradient and no optimizer state for what is frozen, and no product fo
         product in backward where a trained one has two, the loss makes two of three. What only that product would read
         is not saved: the inputs of frozen matrices, the head's gradient. Nothing runs backward before the first adapter.
 Price   two narrow products a matrix each way, `rank` elements a token saved. An adapted matrix's input stays, for A.
-Limits  the update has rank `rank`. Experts, routers and embeddings carry no adapters. Where layers are divided over tensor-,
-        expert- or pipeline-parallel ranks it is refused.
+Limits  the update has rank `rank`. Experts, routers and embeddings carry no adapters. Beside a pipeline
+        or expert parallelism it is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from burnish.errors import UserError, nearest
 from burnish.frozen_parts import HELD, INPUTS, NORMS, READS, Reached, frozen, reached, without_held
 from burnish.mesh import Mesh, N
 from burnish.section import Section
-from burnish.work import ACTIVATION, Block, Op, Saved, Work
+from burnish.work import ACTIVATION, COLUMN, ROW, TOKENS, Block, Op, Saved, Work
+from burnish.work import WHOLE as NARROW
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +54,7 @@ WITHOUT = {
     "expert_up": ("mlp.up", ROUTED),
     "expert_down": ("mlp.down", ROUTED),
 }
+ADAPTER: dict[str, Any] = {"group": "adapter"}
 TOGETHER = (("q", "k", "v"), ("gate", "up"))  # matrices that read one tensor, which the first there is names as saved
 
 Kind = Literal["norms", "biases", "embedding", "head"]
@@ -172,16 +174,19 @@ def _ops(block: Block, found: Reached, config: Config, learning: set[str], token
             yield still
             continue
         yield replace(still, shapes=op.shapes[:1])
-        yield Op(f"{op.name} bias", op.shapes[1:])
+        yield Op(f"{op.name} bias", op.shapes[1:], split=COLUMN if op.split == COLUMN else TOKENS)
 
 
 def _adapter(op: Op, rank: int, entering: bool, kept: tuple[Saved, ...], tokens: N) -> Iterator[Op]:
     """The two narrow products of a matrix. A's gradient reads the matrix's input, B's the narrow result in between."""
     outputs, inputs = op.shapes[0]
     down, up = 2 * tokens * inputs * rank, 2 * tokens * rank * outputs
-    between = (Saved("narrow", ACTIVATION, tokens * rank),)
-    yield Op(f"{op.name}.a", ((rank, inputs),), down, down * (1 + entering), kept, group="adapter", made=tokens * rank)
-    yield Op(f"{op.name}.b", ((outputs, rank),), up, 2 * up, between, group="adapter", made=tokens * outputs)
+    between = (Saved("narrow", ACTIVATION, tokens * rank, NARROW),)
+    first, second = (ROW, NARROW) if op.split == ROW else (NARROW, COLUMN)
+    yield Op(
+        f"{op.name}.a", ((rank, inputs),), down, down * (1 + entering), kept, split=first, **ADAPTER, made=tokens * rank
+    )
+    yield Op(f"{op.name}.b", ((outputs, rank),), up, 2 * up, between, split=second, **ADAPTER, made=tokens * outputs)
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:

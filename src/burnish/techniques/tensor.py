@@ -23,7 +23,7 @@ from burnish.errors import UserError
 from burnish.mesh import Mesh, N, pick
 from burnish.section import Section
 from burnish.techniques.precision import vector_bytes
-from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, HEADS, ROW, TOKENS, Block, Comm, Op, Saved, Work
+from burnish.work import BACKWARD, COLUMN, EXPERT, FORWARD, HEADS, ROW, TOKENS, WHOLE, Block, Comm, Op, Saved, Work
 
 if TYPE_CHECKING:
     from burnish.train.step import Trainable
@@ -71,11 +71,15 @@ def _listed(legal: list[int]) -> str:
 
 
 def heads_of(block: Block, work: Work) -> tuple[N, N]:
-    """Query and key-value heads of a layer, before it is split: attention keeps one sum a head and token."""
+    """Query and key-value heads of a layer, before it is split; without keys of their own, as many as attention keeps sums."""
     ops = {op.name: op for op in block.ops}
+    if "k" in ops:
+        size = np.asarray(ops["attention"].width).astype(np.int64)
+        heads, kv_heads = (ops[name].shapes[0][0] // (size if size.ndim else int(size)) for name in ("q", "k"))
+        return heads, kv_heads
     sums = next((saved.elements for saved in ops["attention"].saved if saved.name == "log-sum-exp"), 0)
     heads = sums // work.tokens
-    return heads, ops["k"].shapes[0][0] * heads // ops["q"].shapes[0][0] if "k" in ops else heads
+    return heads, heads
 
 
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
@@ -86,7 +90,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
     tokens = 1 + (mesh.tp - 1) * sequence
 
     def divide(op: Op, block: Block) -> Op:
-        by = {COLUMN: mesh.tp, ROW: mesh.tp, HEADS: mesh.tp, EXPERT: 1}.get(op.split, tokens)
+        by = {COLUMN: mesh.tp, ROW: mesh.tp, HEADS: mesh.tp, EXPERT: 1, WHOLE: 1}.get(op.split, tokens)
         kept = tuple(_kept(saved, mesh.tp, tokens) for saved in op.saved)
         return replace(
             op,
@@ -99,6 +103,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
             made=op.made // (1 if op.split == ROW else by),
             saved=kept,
             transient=tuple(_kept(saved, mesh.tp, tokens) for saved in op.transient),
+            gives=tuple(_kept(saved, mesh.tp, tokens) for saved in op.gives),
             comms=op.comms + _comms(op, block, work, mesh, sequence),
             partial=op.partial + _partial(op, mesh, sequence),
         )
@@ -113,7 +118,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
 
 
 def _kept(saved: Saved, tp: N, tokens: N) -> Saved:
-    by = {COLUMN: tp, EXPERT: 1}.get(saved.split, tokens)
+    by = {COLUMN: tp, EXPERT: 1, WHOLE: 1}.get(saved.split, tokens)
     return replace(saved, elements=saved.elements // by)
 
 
@@ -126,8 +131,9 @@ def _shape(shape: tuple[N, ...], split: str, tp: N) -> tuple[N, ...]:
 
 def _partial(op: Op, mesh: Mesh, sequence: N) -> tuple[tuple[str, tuple[N, ...]], ...]:
     """Parameters that every rank has whole and whose gradients come from its own heads, or tokens where these are divided."""
-    whole = [shape for shape in op.shapes if op.split in (HEADS, TOKENS) or (op.split == ROW and len(shape) == 1)]
-    counted = (mesh.tp > 1) * 1 * (1 if op.split == HEADS else sequence)
+    kinds = (HEADS, TOKENS, WHOLE)
+    whole = [shape for shape in op.shapes if op.split in kinds or (op.split == ROW and len(shape) == 1)]
+    counted = (mesh.tp > 1) * 1 * (1 if op.split in (HEADS, WHOLE) else sequence)
     return tuple(("tp", (counted * shape[0], *shape[1:])) for shape in whole) if np.any(counted) else ()
 
 
@@ -136,9 +142,16 @@ def _comms(op: Op, block: Block, work: Work, mesh: Mesh, sequence: N) -> tuple[C
     if block.entering is None or op.name not in (*OPENS, *CLOSES):
         return ()
     size = work.bytes.activation * block.entering.elements
+    flows = op.trained or bool(np.any(op.backward))  # a gradient to what it reads
     if op.name in OPENS:
-        return _sums(FORWARD, BACKWARD, size, mesh, sequence)
-    return _sums(BACKWARD, FORWARD, size, mesh, sequence)
+        return _there(_sums(FORWARD, BACKWARD, size, mesh, sequence), flows)
+    adapted = any(other.name == f"{op.name}.a" for other in block.ops)
+    return _there(_sums(BACKWARD, FORWARD, size, mesh, sequence), flows or adapted)
+
+
+def _there(comms: tuple[Comm, ...], backward: bool) -> tuple[Comm, ...]:
+    """Those that take place: in backward, only where a gradient gets."""
+    return tuple(comm for comm in comms if backward or comm.phase != BACKWARD)
 
 
 def _sums(gathers: str, reduces: str, size: N, mesh: Mesh, sequence: N, there: Any = True) -> tuple[Comm, ...]:
@@ -159,7 +172,7 @@ def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
     owned = pick(mesh.tp > kv_heads, kv_heads, mesh.tp)
 
     def right(op: Op) -> Op:
-        if op.name in ("k", "v"):
+        if op.name in ("k", "v", "k.b", "v.b", "k bias", "v bias"):
             return _repeated(op, before[op.name], owned, mesh)
         if op.name == "k_norm":
             saved = tuple(replace(s, elements=s.elements // owned) for s in before["k_norm"].saved)
@@ -169,7 +182,7 @@ def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
             saved = tuple(replace(s, elements=inputs) if s.name == "q, k, v" else s for s in op.saved)
             return replace(op, saved=saved, passed=op.passed // owned)
         if op.name in OPENS and whole.entering is not None:
-            again = (mesh.tp > 1) * sequence
+            again = (mesh.tp > 1) * sequence * (op.trained or _adapters(op.name, before))
             size = work.bytes.activation * whole.entering.elements
             return replace(op, comms=(*op.comms, Comm("all_gather", "tp", BACKWARD, size * again, again, beside=True)))
         if op.name == "embed":
@@ -179,10 +192,17 @@ def _righted(whole: Block, divided: Block, work: Work, mesh: Mesh, sequence: N) 
             shapes = ((_words(table[0], mesh), table[1]), *positions)
             partial = tuple(("tp", (shape[0] * (mesh.tp > 1) * sequence, shape[1])) for shape in positions)
             saved = before["embed"].saved
-            return replace(op, shapes=shapes, saved=saved, partial=partial, comms=(*op.comms, *sums))
+            comms = (*op.comms, *_there(sums, op.trained))
+            return replace(op, shapes=shapes, saved=saved, partial=partial, comms=comms)
         return _vocabulary(op, before["head"], work, mesh, sequence) if op.name == "head" else op
 
     return replace(divided, ops=tuple(map(right, divided.ops)))
+
+
+def _adapters(name: str, ops: dict[str, Op]) -> bool:
+    """Whether a matrix that reads the same input as `name` has an adapter, whose gradient needs that input whole."""
+    readers = ("q", "k", "v") if name == "q" else ("gate", "up")
+    return any(f"{reader}.a" in ops for reader in readers)
 
 
 def _words(vocab: N, mesh: Mesh) -> N:
