@@ -56,7 +56,7 @@ def run(
 ) -> None:
     """Plan, train, export, verify and report a recipe; a stopped run goes on where it was."""
     if nproc is not None:
-        raise typer.Exit(start_here("run", recipe, overrides or [], run_words(out, fresh), nproc, restarts))
+        raise SystemExit(start_here("run", recipe, overrides or [], run_words(out, fresh), nproc, restarts))
     from burnish import run as runner
     from burnish import show
 
@@ -74,7 +74,7 @@ def train(
 ) -> None:
     """Plan and train only; `burnish export` and `burnish report` take the folder further."""
     if nproc is not None:
-        raise typer.Exit(start_here("train", recipe, overrides or [], run_words(out, fresh), nproc, restarts))
+        raise SystemExit(start_here("train", recipe, overrides or [], run_words(out, fresh), nproc, restarts))
     from burnish import run as runner
     from burnish import show
 

@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from burnish.errors import BurnishError, PartlyDone, Stopped, UserError
+from burnish.errors import BurnishError, PartlyDone, UserError
 
 ENDING_SECONDS = 120  # that ranks have after a signal to finish their step and save
+SIGNALLED = 128  # and the signal's number: as a shell reports a signal
 CRASHES = (BurnishError.exit_code, PartlyDone.exit_code)  # what a restart may help against
 
 
@@ -20,7 +21,7 @@ def start_ranks(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     """Run `burnish ARGUMENTS` on `count` ranks of this machine and give the exit code; the ranks say themselves what failed.
 
     After a crash, not after a bad input or a signal, they are started again up to `restarts` times and go on from the last
-    checkpoint. Raises UserError for a count that cannot be, and Stopped after a signal.
+    checkpoint. Raises UserError for a count that cannot be.
     """
     if count < 1 or restarts < 0:
         raise UserError(f"--nproc {count} --restarts {restarts}: use at least 1 rank and 0 restarts")
@@ -40,7 +41,9 @@ def _once(count: int, arguments: list[str]) -> int:
     from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
     # Its lines on the failure of a process would stand between those of the ranks, which say what is wrong.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that stand on the same cores
     settings: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "127.0.0.1"}
     config = LaunchConfig(
@@ -58,10 +61,7 @@ def _once(count: int, arguments: list[str]) -> int:
     except ChildFailedError as error:
         return _code({rank: failure.exitcode for rank, failure in error.failures.items()})
     except SignalException as error:
-        number = int(error.sigval)
-        raise Stopped(
-            number, f"stopped by {signal.Signals(number).name}; run the same command again to go on"
-        ) from None
+        return SIGNALLED + int(error.sigval)
     return 0
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from burnish.errors import BurnishError, PartlyDone
 from burnish.launch.environment import RankPlace
-from burnish.launch.waiting import broken_collective, waiting_in
+from burnish.launch.waiting import broken_collective, under_way, waiting_in
 
 BEAT = 1.0  # seconds between two signs of life
 SILENCE = "BURNISH_SILENCE"
@@ -66,13 +66,14 @@ class Watch:
         """What this rank should end with: the error to show, or a silent exit where another rank shows it."""
         if isinstance(error, SystemExit):
             return error
+        for number in (signal.SIGTERM, signal.SIGINT):  # a launcher that has seen one rank end tells the others to
+            signal.signal(number, signal.SIG_IGN)
         if broken_collective(error):
             return self._lost(error)
         if isinstance(error, BurnishError):
             return self._own(error, str(error), error.exit_code)
         if not isinstance(error, Exception):  # Ctrl-C, or SIGTERM where nobody waits for it
-            code = 130 if isinstance(error, KeyboardInterrupt) else 143
-            return error if self._post("stopped", code) else SystemExit(code)
+            return self._told(error)
         traceback.print_exception(error)
         return self._own(error, f"{type(error).__name__}: {error}", BurnishError.exit_code)
 
@@ -85,11 +86,26 @@ class Watch:
         text = f"rank {self.place.rank}{self._in_step()}: {said}"
         return _coded(text, code) if self._post(text, code) else SystemExit(code)
 
+    def _told(self, error: BaseException) -> BaseException:
+        """Something has asked this rank to end: the user, or a launcher that has seen another rank die."""
+        if ended := self._gone(GONE_SECONDS + 2 * BEAT, ""):
+            return ended
+        code = 130 if isinstance(error, KeyboardInterrupt) else 143
+        return error if self._post("stopped", code) else SystemExit(code)
+
     def _lost(self, error: BaseException) -> BaseException:
         """A collective broke: find the rank that is gone, or say what was waited for."""
-        waited = waiting_in(frames_of(error.__traceback__))
-        until, seen = time.monotonic() + self.silence + GONE_SECONDS, self._counts()
+        waited = waiting_in(frames_of(error.__traceback__), under_way())
+        if ended := self._gone(self.silence + GONE_SECONDS, waited):
+            return ended
+        first = str(error).splitlines()[0]
+        return self._own(error, f"{waited} failed: {first}; {self._kept()}", PartlyDone.exit_code)
+
+    def _gone(self, seconds: float, waited: str) -> BaseException | None:
+        """What to end with because another rank has said why, or is found to give no sign of life any more."""
+        seen = self._counts()
         since = dict.fromkeys(seen, time.monotonic())
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             if posted := self._posted(wait=BEAT / 2):
                 return SystemExit(posted["code"])
@@ -99,11 +115,11 @@ class Watch:
             for rank, at in since.items():
                 if rank != self.place.rank and time.monotonic() - at > GONE_SECONDS:
                     return self._report(rank, "is gone", waited)
-        first = str(error).splitlines()[0]
-        return self._own(error, f"{waited} failed: {first}; {self._kept()}", PartlyDone.exit_code)
+        return None
 
     def _report(self, rank: int, what: str, waited: str) -> BaseException:
-        text = f"rank {rank} {what}{self._in_step()}; rank {self.place.rank} waited for it in {waited}; {self._kept()}"
+        waiting = f"; rank {self.place.rank} waited for it in {waited}" if waited else ""
+        text = f"rank {rank} {what}{self._in_step()}{waiting}; {self._kept()}"
         if self._post(text, PartlyDone.exit_code):
             return PartlyDone(text)
         return SystemExit(PartlyDone.exit_code)
@@ -183,7 +199,7 @@ class Watch:
 
     def _frozen(self, rank: int, sign: dict[str, Any]) -> None:
         frame = sys._current_frames().get(self.main or 0)
-        ended = self._report(rank, f"has not answered for {self.silence:g} s", waiting_in(outward(frame)))
+        ended = self._report(rank, f"has not answered for {self.silence:g} s", waiting_in(outward(frame), under_way()))
         if sign["host"] == socket.gethostname():
             with suppress(OSError):
                 os.kill(sign["pid"], signal.SIGKILL)  # a stopped process hears nothing else
