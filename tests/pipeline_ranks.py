@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch.distributed as dist
 
-from burnish import apply
+from burnish import apply, placement
 from burnish.config import ModelConfig
 from burnish.data.batch import Batch
 from burnish.describe import Shapes, describe
@@ -29,9 +29,9 @@ from burnish.train.step import NonFiniteError, StepResult, Trainable
 from burnish.work import Observation, Work, fold
 from zero_ranks import make_trainable, whole
 
-ROWS, SEQ = 2, 23
+ROWS, SEQ = 2, 24
 SIZES = {"vocab": 131, "hidden": 24, "ffn": 40, "heads": 3, "kv_heads": 1, "head_dim": 8, "max_positions": 64}
-PIECES = (9, 3, 11)  # texts packed into one row
+PIECES = (9, 3, 12)  # texts packed into one row
 
 
 def make_recipe(micro: int, pp: int, layers: int = 5, model: dict[str, Any] | None = None, **settings: Any) -> Recipe:
@@ -112,8 +112,8 @@ def observed(recipe: Recipe, batches: list[Batch], steps: int = 2) -> list[Obser
 
 def trained(
     recipe: Recipe, steps: list[list[Batch]], broken: str = "nothing", lr: float = 1e-3
-) -> tuple[list[StepResult], dict[str, np.ndarray], float, int]:
-    """Results of training on this rank's part of each step, this stage's weights by their names in the whole model, the loss
+) -> tuple[list[StepResult], list[Any], float, int]:
+    """Results of training on this rank's part of each step, this stage's weights as pieces of the whole model, the loss
     of the first step's rows judged after it, and the passes whose tensors stood at once."""
     with BREAKS[broken]():
         trainable = make_trainable(recipe)
@@ -122,15 +122,16 @@ def trained(
     return results, weights_of(trainable), score.loss, trainable.engine.most_kept
 
 
-def weights_of(trainable: Trainable) -> dict[str, np.ndarray]:
-    """The parameters of all parts, put together from their shards, by their names in the whole model."""
-    found = {}
+def weights_of(trainable: Trainable) -> list[tuple[str, tuple[slice, ...], np.ndarray]]:
+    """Pieces of the parameters of all parts, put together from their shards, with where they lie in the whole model."""
+    found = []
     for number, part in enumerate(trainable.parts):
         for name, tensor in part.state_dict().items():
-            key = f"{number}.{name}"
-            own = trainable.placements[key].name if key in trainable.placements else name
-            if own != "model.head.weight" or not trainable.parts[0].model.shape.tied:
-                found[own] = whole(tensor).float().numpy()
+            values = whole(tensor).float().numpy()
+            place = trainable.placements.get(f"{number}.{name}", placement.whole(name, values.shape))
+            for piece in place.pieces:
+                here, there = (tuple(map(slice, at, np.add(at, piece.size))) for at in (piece.here, piece.there))
+                found.append((place.name, there, values[here].copy()))
     return found
 
 
@@ -164,7 +165,8 @@ def stopped(recipe: Recipe, batches: list[Batch]) -> tuple[str, bool, float]:
         error = f"{type(found).__name__}: {found}"
     if handle is not None:
         handle.remove()
-    same = all(np.array_equal(value, before[name]) for name, value in weights_of(trainable).items())
+    pairs = zip(weights_of(trainable), before, strict=True)
+    same = all(np.array_equal(after, held) for (_, _, after), (_, _, held) in pairs)
     return error, same, trainable.step(batches, 1e-3).loss
 
 
