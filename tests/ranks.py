@@ -1,4 +1,4 @@
-"""Ranks: one warm pool of processes in which tests run a function on 1, 2 or 4 ranks at once, over gloo.
+"""Ranks: one warm pool of processes in which tests run a function on 1 to 8 ranks at once, over gloo.
 
 `run(world, function, *args)` calls `function(*args)` in `world` processes that form a process group of exactly that size,
 and gives what each returned, in order of rank. The function must be importable: one of a test module's own.
@@ -21,8 +21,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-SIZE = 4
-LIMIT = 60.0  # seconds a call may take: two cores are shared by four ranks, and the machine by others
+SIZE = 8  # most ranks; a worker is started when it is first needed
+LIMIT = 120.0  # seconds a call may take: two cores are shared by all ranks, and the machine by others
 PRELOAD = ["torch.distributed.fsdp", "burnish.measure", "burnish.apply", "burnish.recipe_files", "burnish.train.optim"]
 
 
@@ -60,11 +60,12 @@ class Pool:
         self.calls = 0
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
 
-    def start(self) -> None:
-        if not self.workers:
+    def start(self, world: int) -> None:
+        assert world <= SIZE, f"{world} ranks asked, the pool has {SIZE}"
+        if missing := range(len(self.workers), world):
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(PRELOAD)
-            self.workers = [_Worker(context, number) for number in range(SIZE)]
+            self.workers += [_Worker(context, number) for number in missing]
 
     def stop(self) -> None:
         for worker in self.workers:
@@ -74,7 +75,7 @@ class Pool:
     def run(self, world: int, function: Callable[..., Any], *args: Any, limit: float = LIMIT) -> list[Any]:
         """What `function(*args)` gave on each of `world` ranks. Raises RankError, with tracebacks, after `limit` seconds
         at the latest."""
-        self.start()
+        self.start(world)
         self.calls += 1
         rendezvous = os.path.join(self.folder.name, str(self.calls))
         for rank, worker in enumerate(self.workers[:world]):

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from burnish.groups import local
+from burnish.ops.together import Member, Together
 from burnish.work import BACKWARD, FORWARD, RECOMPUTE, STEP, Observation
 
 if TYPE_CHECKING:
@@ -157,10 +158,13 @@ def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[
         handles.append(part.register_forward_pre_hook(lambda part, _: saved.begin(part), prepend=True))
     for part in trainable.parts:
         handles += _depth_hooks(part, recorder)
+    members = trainable.ranks.members if isinstance(trainable.ranks, Together) else []
+    members.append(_Noting(note_gradients))
     try:
         with saved, recorder:
             result = trainable.step(batch, lr)
     finally:
+        members.pop()
         for handle in handles:
             handle.remove()
     seen = recorder.seen
@@ -170,6 +174,16 @@ def observed_step(trainable: Trainable, batch: list[Batch], lr: float) -> tuple[
     states = [v for state in trainable.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
     seen["optimizer", "", "", ""] = storage_bytes(states)
     return result, Counter({key: value for key, value in seen.items() if value})
+
+
+class _Noting(Member):
+    """Looks at the gradients ahead of each micro batch, of which a pipeline has several between two forwards."""
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        self.note = note
+
+    def before(self, index: int, count: int, part: nn.Module | None = None) -> None:
+        self.note()
 
 
 def _parameters(trainable: Trainable) -> Iterator[Tensor]:
