@@ -276,7 +276,9 @@ def measured_keys(seen: Observation) -> dict[str, float]:
     """An observation under the keys a report shows."""
     names = {"parameter": "parameters", "gradient": "gradients", "optimizer": "optimizer", "saved": "saved"}
     totals: Counter[str] = Counter()
-    for (metric, *_), value in seen.items():
+    for (metric, _, axis, _), value in seen.items():
+        if metric == "comm_bytes":
+            totals[f"comm.bytes.{axis}"] += value
         key = {"flops": "flops.step", "comm_count": "comm.count", "comm_bytes": "comm.bytes"}.get(metric)
         totals[key or f"memory.{names[metric]}"] += value
     return {key: float(value) for key, value in totals.items()}

@@ -13,6 +13,9 @@ from burnish.reported import SOURCES, Figure, Report, Row
 __all__ = ["METRICS", "Figure", "Report", "Row", "make_report", "write_report"]
 
 
+AXES = {"all": "all ranks", "tp": "tensor", "dp": "data", "shard": "shards", "replicate": "copies", "pp": "stages"}
+
+
 class Metric(NamedTuple):
     """How a quantity shared by a plan and its records is named and in which unit it is kept."""
 
@@ -49,6 +52,19 @@ def error_percent(predicted: float | None, measured: float | None) -> float | No
     return 100.0 * (predicted - measured) / measured
 
 
+def _place(key: str) -> int:
+    """Where a quantity stands: as METRICS has it, what is sent on one axis behind what is sent in all, others last."""
+    listed = [metric.key for metric in METRICS]
+    whole = "comm.bytes" if key.startswith("comm.bytes.") else key
+    return listed.index(whole) if whole in listed else len(listed)
+
+
+def _unlisted(key: str) -> Metric:
+    """A quantity without a row above: what is sent on one axis of the ranks, or whatever else there is."""
+    axis = key.removeprefix("comm.bytes.")
+    return Metric(key, key, "") if axis == key else Metric(key, f"  of it {AXES.get(axis, axis)}", "bytes")
+
+
 def pair(
     predicted: Mapping[str, float], measured: Mapping[str, float], published: Mapping[str, float] | None = None
 ) -> tuple[Row, ...]:
@@ -56,7 +72,9 @@ def pair(
     sides = (predicted, measured, published or {})
     present = set().union(*sides)
     known = {metric.key for metric in METRICS}
-    metrics = [m for m in METRICS if m.key in present] + [Metric(k, k, "") for k in sorted(present - known)]
+    unlisted = [_unlisted(key) for key in sorted(present - known)]
+    metrics = [m for m in METRICS if m.key in present] + unlisted
+    metrics.sort(key=lambda m: _place(m.key))
     rows = []
     for metric in metrics:
         values = [side.get(metric.key) for side in sides]

@@ -155,7 +155,7 @@ def _start(request: Request, place: RunFolder, here: Here, found: Found) -> Repo
         if here.leads:
             recipe_files.save_lock(recipe, this_lock, place.path)
             data.save_tokenizer(place.tokenizer)
-        trained = _train(recipe, place, data, make_trainable(recipe, loss), found, here, crew)
+        trained = _train(recipe, place, data, make_trainable(recipe, loss, found.measured), found, here, crew)
         if not here.leads:
             return None
         return _write(replace(request, recipe=recipe), place, data, trained, found, here)

@@ -27,6 +27,7 @@ from burnish.records import Plan
 from burnish.train.loop import Job
 from burnish.train.loss import LanguageModelLoss
 from burnish.train.optim import build_optimizer, lr_at
+from burnish.train.placed import whole_sizes
 from burnish.train.state import latest, load_weights, read_state
 from burnish.train.step import StepResult, Trainable, plain_trainable
 
@@ -111,8 +112,12 @@ def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
     return LanguageModelLoss(model.to(device))
 
 
-def make_trainable(recipe: Recipe, loss: LanguageModelLoss) -> Trainable:
-    """Optimizer and step of one process, with the recipe's techniques applied in their order."""
+def make_trainable(recipe: Recipe, loss: LanguageModelLoss, measured: dict[str, float]) -> Trainable:
+    """Optimizer and step of one process, with the recipe's techniques applied in their order.
+
+    The parameters of the whole model are counted into `measured` before techniques divide them or add to them.
+    """
+    measured["parameters"] = float(sum(p.numel() for p in loss.parameters()))
     return apply.apply(recipe, plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip))
 
 
@@ -161,7 +166,6 @@ def make_job(
 
     settings, (index, count) = recipe.train, data_place(recipe, crew.rank)
     rows = Rows(data.train, recipe.data.seq)
-    measured["parameters"] = float(sum(p.numel() for part in trainable.parts for p in part.parameters()))
     _observe_first(trainable, measured)
 
     def judge() -> tuple[float, float]:
