@@ -139,5 +139,4 @@ PASSES: tuple[Technique, ...] = (
 DIVIDED = "adapters are put on whole layers; leave one of the two out"
 REFUSED: dict[frozenset[str], str] = {
     frozenset({"lora", "experts"}): DIVIDED,
-    frozenset({"lora", "pipeline"}): DIVIDED,
 }

@@ -145,8 +145,8 @@ class Work:
     sharding: Sharding = Sharding()
     comms: tuple[Comm, ...] = ()
     gathered: N = 0  # bytes of whole parameters held beside the shards (a compute copy)
-    visiting: N = 0  # bytes of parameters gathered for use while forward is at its end
-    passing: N = 0  # bytes that come and go in backward: parameters gathered for use, gradients on their way to shards
+    visiting: N = 0  # bytes of parameters gathered, and of what stages pass on, while forward is at its end
+    passing: N = 0  # bytes that come and go in backward: parameters gathered for use, gradients and what stages pass on
     flight: N = 1  # micro batches whose saved tensors stand at once
 
     def edit(self, change: Callable[[Block], Block]) -> Work:

@@ -10,12 +10,13 @@ import pytest
 
 import burnish.prove
 from burnish.ops import recompute
-from burnish.prove import checkpointing, claims, mapping, recipes, tensor_parallel, zero
+from burnish.prove import checkpointing, claims, mapping, pipeline, recipes, tensor_parallel, zero
 from burnish.prove.claim import Verdict
 
 TITLES = {
     "checkpointing": "full: FLOPs 1.",
     "mapping": "planner within 0.",
+    "pipeline": "1F1B stage 0: 2 in flight",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
     "tensor-parallel": "losses within ",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
@@ -115,3 +116,12 @@ def test_a_lock_file_that_forgets_the_seed_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(recipes.recipe_files, "load_locked", without_seed)
     with pytest.raises(AssertionError):
         check_holds(recipes)
+
+
+@pytest.mark.sabotage
+def test_a_first_stage_that_runs_all_forward_first_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are new processes: what they do is changed by what the claim asks of them."""
+    work_of = pipeline.work_of
+    monkeypatch.setattr(pipeline, "work_of", lambda way, mesh: work_of("GPipe", mesh))
+    with pytest.raises(AssertionError):
+        check_holds(pipeline)

@@ -27,6 +27,7 @@ EVERY = {"memory__checkpointing": {"mode": "every", "every": 2}}
 BUDGET = {"memory__checkpointing": {"mode": "budget", "budget": "60 KiB"}}
 SHARDED = [{"parallel__dp": 2, "parallel__zero": stage} for stage in (0, 1, 2, 3)]
 BF16, FP16 = {"precision__compute": "bf16"}, {"precision__compute": "fp16"}
+ADAPTERS = {"techniques": {"lora": {"rank": 4}}}
 DIVISIBLE = {"heads": 4, "kv_heads": 2}
 # Micro batches, stages, model, settings: each of them with some of the others.
 CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
@@ -54,6 +55,8 @@ CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "tensor with one key head": (3, 2, {"heads": 4}, {"parallel__tp": 2} | BF16),
     "eight ranks": (4, 2, DIVISIBLE, {"parallel__tp": 2} | SHARDED[1] | CHUNKS),
     "eight stages": (8, 8, {"layers": 9}, {}),
+    "adapters": (4, 2, {}, ADAPTERS | CHUNKS | {"parallel__dp": 2, "parallel__zero": 1}),
+    "adapters untied full": (3, 2, UNTIED, ADAPTERS | FULL),
     "windows in later layers": (2, 2, WINDOW, {}),
     "windows in later chunks": (2, 2, WINDOW, CHUNKS),
 }

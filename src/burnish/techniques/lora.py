@@ -7,8 +7,8 @@ Gain    no gradient and no optimizer state for what is frozen, and no product fo
         product in backward where a trained one has two, the loss makes two of three. What only that product would read
         is not saved: the inputs of frozen matrices, the head's gradient. Nothing runs backward before the first adapter.
 Price   two narrow products a matrix each way, `rank` elements a token saved. An adapted matrix's input stays, for A.
-Limits  the update has rank `rank`. Experts, routers and embeddings carry no adapters. Beside a pipeline
-        or expert parallelism it is refused.
+Limits  the update has rank `rank`. Experts, routers and embeddings carry no adapters. Beside expert parallelism it is
+        refused.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
         staged(config, work, mesh, first, last),
         comms=work.comms + comms,
         passing=work.passing + sent * moving,
+        visiting=work.visiting + sent * moving,
         flight=in_flight(order, work.micro, mesh),
     )
 
@@ -277,7 +278,7 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
     if config.schedule not in RUN:
         raise UserError(f"parallel.schedule {config.schedule} can be planned but not run yet; use {' or '.join(RUN)}")
     loss: Any = trainable.parts[0]
-    if type(loss.model).__name__ != "Decoder":
+    if (type(loss).__name__, type(loss.model).__name__) != ("LanguageModelLoss", "Decoder"):
         raise UserError(
             f"parallel.pp: a {type(loss.model).__name__} cannot be cut into stages; use parallel.pp=1, or train our decoder"
         )
