@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-Nproc = Annotated[int | None, typer.Option("--nproc", help="Start this many ranks on this machine.")]
-Restarts = Annotated[int, typer.Option("--restarts", help="With --nproc: start again this often after a crash.")]
+Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Start this many ranks on this machine.")]
+Restarts = Annotated[int, typer.Option("--restarts", min=0, help="With --nproc: start again this often after a crash.")]
 
 
 def run_words(out: Path | None, fresh: bool) -> list[str]:

@@ -10,11 +10,14 @@ import pytest
 import ranks
 import state_ranks
 import zero_ranks
+from burnish.export.safetensors import save_folder
+from burnish.runnable import load_best
 from burnish.train.step import StepResult
 from state_ranks import MAPPINGS, mapped, steps, whole_tensors
 
 CLOSE = 1e-6
 FAST = ["one", "dp 2, stage 3", "tp 2", "dp 4, stage 2", "one"]
+SAME_WEIGHTS = ["after/step-000004", "before/step-000004"]  # as four ranks wrote them, and as one did
 
 
 def alone(count: int, tied: bool, **settings: object) -> list[StepResult]:
@@ -45,6 +48,15 @@ def chained(names: list[str], tmp_path: Path, tied: bool, broken: str = "nothing
 
 def test_from_one_to_two_to_four_and_back(tmp_path: Path) -> None:
     chained(FAST, tmp_path, tied=True)
+    made = [exported(tmp_path / folder, tmp_path / f"model {k}") for k, folder in enumerate(SAME_WEIGHTS)]
+    assert made[0] == made[1]
+
+
+def exported(checkpoint: Path, folder: Path) -> bytes:
+    """The weights file of the model folder that a checkpoint becomes."""
+    recipe, _ = mapped("one")
+    save_folder(load_best(recipe, checkpoint), recipe.model, folder)
+    return (folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow

@@ -88,6 +88,11 @@ def placed_weights(module: nn.Module) -> dict[str, Placed]:
     return placed(plain)
 
 
+def _own(number: int, name: str) -> str:
+    """The name in the whole model of what stands in no `placements`."""
+    return name if number == 0 else f"{number}.{name}"
+
+
 def make_room(trainable: Trainable, saved: dict[str, torch.dtype]) -> None:
     """Give the optimizer the tensors that `saved` names (with their formats), for what is read to go into."""
     state = trainable.optimizer.state
@@ -139,5 +144,4 @@ def _parameters(trainable: Trainable) -> Iterator[tuple[Tensor, Placement]]:
         for name, tensor in part.state_dict(keep_vars=True).items():
             if id(tensor) not in seen:
                 seen.add(id(tensor))
-                own = name if number == 0 else f"{number}.{name}"
-                yield tensor, trainable.placements.get(f"{number}.{name}") or whole(own, tensor.shape)
+                yield tensor, trainable.placements.get(f"{number}.{name}") or whole(_own(number, name), tensor.shape)
