@@ -27,7 +27,6 @@ from burnish.records import Plan
 from burnish.train.loop import Job
 from burnish.train.loss import LanguageModelLoss
 from burnish.train.optim import build_optimizer, lr_at
-from burnish.train.placed import whole_sizes
 from burnish.train.state import latest, load_weights, read_state
 from burnish.train.step import StepResult, Trainable, plain_trainable
 
