@@ -47,9 +47,8 @@ def test_merged_equals_adapted_within_float32_rounding() -> None:
     adapters, found = merge(model)
     assert adapters.keys() == wide.keys()
     assert found["merged_equals_adapted"]
-    assert (
-        found["merged_logits_difference"] == ((logits(model) - before).abs().max() / before.abs().max()).item() < 1e-5
-    )
+    difference = ((logits(model) - before).abs().max() / before.abs().max()).item()
+    assert found["merged_logits_difference"] <= found["merged_logits_largest"] == difference < 1e-5
     assert not list(ops.adapted(model))
     for name, exact in wide.items():
         assert (model.get_submodule(name).weight - exact).abs().max() < 1e-7
