@@ -1,4 +1,4 @@
-"""The chat model of `smollm2-chat` with low-rank adapters: the same conversations, a twenty-seventh of the optimizer."""
+"""The chat model of `smollm2-chat` with low-rank adapters: the same conversations, a fiftieth of the optimizer."""
 
 from burnish.recipe import Recipe, replace
 from burnish.recipes.smollm2_chat import smollm2_chat
