@@ -124,7 +124,8 @@ def _seconds(recipe: Recipe, work: Work, device: Chip) -> tuple[float | None, st
 
 
 def _notes(recipe: Recipe, device: Chip, named: bool, how: str, stage: int) -> tuple[str, ...]:
-    notes = [f"saved bytes follow the decoder's own table for {SAVED_TABLE}; rows are taken as whole documents"]
+    rows = "of several conversations" if recipe.data.format == "chat" else "whole documents"
+    notes = [f"saved bytes follow the decoder's own table for {SAVED_TABLE}; rows are taken as {rows}"]
     if recipe.parallel.pp > 1:
         notes.append(f"figures of one rank are those of stage {stage} of 0..{recipe.parallel.pp - 1}, the fullest")
     if how:

@@ -35,10 +35,11 @@ class Shapes:
 
 
 def shapes_of(recipe: Recipe) -> Shapes:
-    """The micro batch of a recipe as the description needs it."""
+    """The micro batch of a recipe as the description needs it; conversations are short, so that a row holds several."""
     arithmetic = batch_arithmetic(recipe)
     rows, rank_rows = recipe.train.micro_batch, arithmetic["rows_per_rank"]
-    return Shapes(rows, recipe.data.seq, arithmetic["micro_batches"], rest=rank_rows % rows)
+    several = recipe.data.format == "chat"
+    return Shapes(rows, recipe.data.seq, arithmetic["micro_batches"], rest=rank_rows % rows, packed=several)
 
 
 def batch_arithmetic(recipe: Recipe) -> dict[str, int]:
