@@ -57,7 +57,18 @@ LAYERS = (
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
     ("run",),
     ("prove",),
-    ("streams", "show", "cli_plan", "cli_hardware", "cli_models", "cli_eval", "cli_embed", "cli_launch", "cli", "__main__"),
+    (
+        "streams",
+        "show",
+        "cli_plan",
+        "cli_hardware",
+        "cli_models",
+        "cli_eval",
+        "cli_embed",
+        "cli_launch",
+        "cli",
+        "__main__",
+    ),
 )
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {

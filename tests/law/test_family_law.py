@@ -20,7 +20,7 @@ from burnish.work import fold
 from zero_ranks import ROWS, SEQ, observed, predicted
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_training_law import SETTINGS, compare, make_batches  # noqa: E402
+from test_training_law import SETTINGS, compare, make_batches
 
 SAVED = ("saved", "forward", "", "")
 SIZES = {"vocab": 331, "hidden": 56, "ffn": 117, "heads": 7, "layers": 3, "head_dim": 8, "max_positions": 64}

@@ -27,7 +27,9 @@ FAMILIES = {
     "llama 3": {"kv_heads": 2, "rope_theta": 500.0, "rope_scaling": LLAMA3, "tied": False},
     "llama linear": {"kv_heads": 2, "rope_scaling": {"kind": "linear", "factor": 4.0}},
     "llama yarn": {
-        **{"kv_heads": 1, "head_dim": 16, "rope_theta": 500.0},
+        "kv_heads": 1,
+        "head_dim": 16,
+        "rope_theta": 500.0,
         "rope_scaling": {"kind": "yarn", "factor": 4.0, "original_max_positions": 48},
     },
     "mistral": {"family": "mistral", "kv_heads": 2, "window": 5, "tied": False},
