@@ -60,7 +60,6 @@ def test_an_unknown_key(key: str) -> None:
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
-        (None, {"parallel.pp": 2, "train.micro_batch": 2}),
         (EXPERTS, {"parallel.ep": 2, "parallel.dp": 2, "train.micro_batch": 2}),
     ],
 )
