@@ -126,8 +126,9 @@ def test_where_the_cache_is(monkeypatch):
 
 def _build(path, folder, barrier, results):
     barrier.wait()
-    corpus = cache.tokenized(Texts.open([path]), TOKENIZER, folder)
-    results.put((os.getpid(), corpus.stream.tolist()))
+    made = []
+    corpus = cache.tokenized(Texts.open([path]), TOKENIZER, folder, lambda done, total: made.append(done))
+    results.put((os.getpid(), corpus.stream.tolist(), len(made)))
 
 
 def test_two_processes_at_once_both_get_the_whole(tmp_path, texts):
@@ -145,6 +146,7 @@ def test_two_processes_at_once_both_get_the_whole(tmp_path, texts):
     expected = [token for line in LINES for token in [0, *TOKENIZER.encode(line), 0]]
     assert found[0][1] == found[1][1] == expected
     entry(tmp_path / "c")  # exactly one file, no leftovers
+    assert sorted(count for *_, count in found) == [0, len(LINES)]  # one did the work, the other waited
 
 
 def test_what_killed_processes_left_is_cleared(tmp_path, texts):
