@@ -45,7 +45,7 @@ class Watch:
         served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self.host = None
         if not served and place.rank == 0:  # nobody else keeps the store
-            self.host = TCPStore(place.address, place.port, is_master=True, wait_for_workers=False)
+            self.host = TCPStore(place.address, place.port, is_master=True, wait_for_workers=False, multi_tenant=True)
         prefix, patience = f"burnish/{place.attempt}", timedelta(seconds=self.silence)
         stores = [TCPStore(place.address, place.port, is_master=False, timeout=patience) for _ in range(2)]
         # A connection serves one caller at a time: the thread has its own, so that no wait of the run silences it.
