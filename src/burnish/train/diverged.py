@@ -13,6 +13,8 @@ from burnish.data.batch import Batch
 from burnish.groups import local
 from burnish.train.step import Trainable, backward, gradients_of
 
+GRADIENT = "gradient of "
+
 
 class _Found(Exception):  # ends the watched pass early; it is no error
     def __init__(self, where: str) -> None:
@@ -29,7 +31,7 @@ def first_bad_parameter(parts: list[nn.Module]) -> str | None:
 
 
 def first_bad_of(trainable: Trainable, micros: list[Batch], crew: Crew = ALONE) -> str:
-    """As `first_bad`, of all ranks: the lowest rank that finds something names it.
+    """As `first_bad`, of all ranks: what the lowest rank finds in its forward, else in its gradients.
 
     Every rank goes through the whole pass, for its collectives wait for those of others.
     """
@@ -44,9 +46,10 @@ def first_bad_of(trainable: Trainable, micros: list[Batch], crew: Crew = ALONE) 
             _forget(trainable.parts, handles)
         trainable.ranks.updated()
     mine = bad or (found[0] if found else None)
-    for rank, where in enumerate(crew.gather(mine)):
-        if where is not None:
-            return f"{where} of rank {rank}"
+    named = [(rank, where) for rank, where in enumerate(crew.gather(mine)) if where is not None]
+    # A gradient may be the sum of those of all ranks: what a rank's own forward shows comes before it.
+    for rank, where in sorted(named, key=lambda each: each[1].startswith(GRADIENT)):
+        return f"{where} of rank {rank}"
     return "the sum over all ranks, each of which is finite"
 
 
@@ -108,7 +111,7 @@ def _watch_output(where: str, tell: Callable[[str], None]) -> Callable[[nn.Modul
 def _watch_gradient(name: str, tell: Callable[[str], None]) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         if parameter.grad is not None and not _finite(parameter.grad):
-            tell(f"gradient of {name}")
+            tell(f"{GRADIENT}{name}")
 
     return hook
 
