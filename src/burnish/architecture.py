@@ -42,6 +42,7 @@ class Architecture:
     windowed_layers: N = 0  # how many attention layers have it
     experts: N = 0
     topk: N = 0
+    norm_topk: N = 0  # 1 where a token's experts are weighted by their shares of the chosen ones
     expert_ffn: N = 0
     shared_ffn: N = 0  # width of what every token passes beside its experts
     expert_layers: N = 0
@@ -63,6 +64,7 @@ def architecture(config: ModelConfig) -> Architecture:
     """The sizes of a decoder that can be trained here."""
     traits = config.traits
     routed = {"experts": config.experts, "topk": config.topk, "expert_ffn": config.ffn, "expert_layers": config.layers}
+    routed["norm_topk"] = int(config.norm_topk)
     window = {"window": config.window, "windowed_layers": config.layers - config.window_from}
     return Architecture(
         name=config.family,

@@ -90,5 +90,5 @@ def _router(model: Architecture, T: N, stack: Stack) -> Op:
     one = linear("router", T, model.hidden, model.experts, keeps="normed", split="tokens")
     T = T * stack.routing_kept
     made = Saved("probabilities", STATISTIC, T * model.experts)
-    chosen = Saved("choice", INDEX, T * model.topk), Saved("shares", STATISTIC, T * (model.topk + 1))
+    chosen = Saved("choice", INDEX, T * model.topk), Saved("shares", STATISTIC, T * (model.topk + 1) * model.norm_topk)
     return replace(one, group="router", saved=(*one.saved, made, *chosen))
