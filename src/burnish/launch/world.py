@@ -32,7 +32,7 @@ def load_for(world: int, recipe: str, overrides: Iterable[str]) -> tuple[Recipe,
 def for_world(recipe: Recipe, world: int) -> Recipe:
     """The recipe on `world` ranks. Raises UserError when they do not come out, naming what would."""
     asked = recipe.parallel
-    if asked.world == world:
+    if asked.world == world or (world == 1 and recipe.machine.chip is not None):  # planned for, and refused as that
         return recipe
     others = asked.world // asked.dp
     degrees = " x ".join(f"{axis} {size}" for axis in AXES if (size := getattr(asked, axis)) > 1)
