@@ -46,6 +46,20 @@ def _rows(group: str, result: str, command: str, *rows: tuple) -> tuple[Bar, ...
 
 BARS = (
     *_rows(
+        "ranks",
+        "many_ranks",
+        "bench/many_ranks.py",
+        (
+            "losses on 2 to 4 ranks of seven mappings, and of a run moved between three",
+            "apart.largest",
+            None,
+            1e-6,
+            "from one process",
+        ),
+        ("one rank killed: all have ended", "seconds.killed", None, 60, "s"),
+        ("one rank frozen: all have ended", "seconds.frozen", None, 60, "s"),
+    ),
+    *_rows(
         "spine",
         "quickstart",
         "bench/quickstart.py",

@@ -76,7 +76,8 @@ def fails(name: str, number: signal.Signals) -> tuple[float, str]:
     began = time.monotonic()
     os.kill(int(children[-1]), number)
     said = process.communicate(timeout=120)[1]
-    return time.monotonic() - began, next(line for line in said.splitlines() if line.startswith("burnish:"))
+    line = next(line for line in said.splitlines() if line.startswith("burnish:"))
+    return time.monotonic() - began, line.replace(f"{WORK}{os.sep}", "")
 
 
 def moved() -> list[float]:
