@@ -30,6 +30,12 @@ def passes(recipe: Recipe) -> list[Technique]:
     return chosen
 
 
+def refuse_planned(recipe: Recipe) -> None:
+    """Raises UserError naming the techniques of a recipe that can only be planned."""
+    if only := [technique.name for technique in passes(recipe) if technique.plan_only]:
+        raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
+
+
 def mesh_of(recipe: Recipe, rank: int = 0) -> Mesh:
     """The arrangement of ranks a recipe asks for, as `rank` of all of them sees it: tensor-parallel ones are neighbours,
     then come context, data and pipeline."""
@@ -84,9 +90,8 @@ def apply(recipe: Recipe, trainable: Trainable, work: Work | None = None) -> Tra
     """
     from burnish.groups import check_started, rank_here
 
+    refuse_planned(recipe)
     chosen = passes(recipe)
-    if only := [technique.name for technique in chosen if technique.plan_only]:
-        raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
     every = mesh_of(recipe, rank_here())
     check_started(every)
     if every.world > 1:

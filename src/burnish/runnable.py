@@ -64,8 +64,7 @@ def check_runnable(recipe: Recipe) -> None:
         raise UserError(
             f"{recipe.name}: machine.chip {recipe.machine.chip} is planned for, not run on; set machine.chip=null to run here"
         )
-    if only := [technique.name for technique in apply.passes(recipe) if technique.plan_only]:
-        raise UserError(f"{recipe.name}: {', '.join(only)} can be planned but not run yet; use `burnish plan`")
+    apply.refuse_planned(recipe)
     rank_share(recipe.train.global_batch, recipe.parallel.dp)
     if recipe.train.init is not None:
         theirs = config_of(open_model(recipe.train.init)).model_dump()

@@ -127,9 +127,9 @@ def test_what_is_not_finite_on_one_rank_is_applied_on_none(stage, bad_rank):
     ("world", "settings", "message"),
     [
         (2, {"parallel__dp": 4}, r"parallel.dp 4 needs 4 ranks, but 2 were started; start 4, or change parallel"),
-        (1, {"parallel__dp": 2}, r"parallel.dp is 2, but 1 rank was started"),
+        (1, {"parallel__dp": 2}, r"parallel.dp 2 needs 2 ranks, but 1 was started"),
         (2, {"parallel__shard": 1}, r"parallel.shard 1 with zero stage 2 splits nothing; .*\[2\]"),
-        (2, {"parallel__zero": 0, "parallel__dp": 4, "parallel__shard": 2}, r"stage 0 splits nothing; use stage 1"),
+        (2, {"parallel__zero": 0, "parallel__shard": 1}, r"stage 0 splits nothing; use stage 1"),
         (2, {"parallel__zero": {"stage": 0, "offload": True}}, r"offload moves what is split"),
         (2, {"parallel__zero": {"stage": 3, "offload": True}}, r"host memory already; it needs an accelerator"),
         (1, {"parallel__dp": 1, "parallel__zero": {"stage": 3, "offload": True}}, r"it needs an accelerator"),

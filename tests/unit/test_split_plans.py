@@ -146,10 +146,10 @@ def test_data_parallel_plans_stay_as_they_were():
 
 
 CASES = {
-    "heads": (["parallel.tp=3"], "parallel.tp 3 cannot split 4 query heads, 2 key-value heads"),
+    "heads": (["parallel.tp=3", "data.seq=255"], "parallel.tp 3 cannot split 4 query heads, 2 key-value heads"),
     "tokens": (
         ["parallel.tp=2", "data.seq=255", "train.micro_batch=1"],
-        "255 tokens of a micro batch do not divide into 2 parts",
+        "data.seq 255 does not divide over parallel.tp 2; use 254 or 256, or parallel.sequence=false",
     ),
     "layers": (["parallel.pp=6"], "more than the 5 layers; use at most 5"),
     "chunks without a pipeline": (["parallel.vpp=2"], "use parallel.pp above 1"),

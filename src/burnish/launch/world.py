@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from burnish import recipe_files
+from burnish.apply import refuse_planned
 from burnish.errors import UserError
 from burnish.recipe import Recipe, replace
 
@@ -37,6 +38,7 @@ def for_world(recipe: Recipe, world: int) -> Recipe:
     others = asked.world // asked.dp
     degrees = " x ".join(f"{axis} {size}" for axis in AXES if (size := getattr(asked, axis)) > 1)
     if world == 1:
+        refuse_planned(recipe)
         raise UserError(
             f"{recipe.name}: parallel.{degrees} needs {asked.world} ranks, and this command is one; add --nproc {asked.world}"
         )
