@@ -5,47 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from bar import Bar, number, rows
 
 RESULTS = Path(__file__).parent / "results"
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One claim: a value of a result file between `low` and `high`, both included; None is no bound."""
-
-    group: str
-    title: str
-    result: str  # bench/results/RESULT.json, written by `command`
-    value: str  # the key among its values
-    command: str
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-
-    @property
-    def bar(self) -> str:
-        """The bar in words."""
-        if self.low is not None and self.high is not None:
-            same = self.low == self.high
-            return f"= {number(self.low)}" if same else f"{number(self.low)} to {number(self.high)}"
-        if self.low is not None:
-            return f">= {number(self.low)}"
-        return f"<= {number(self.high)}" if self.high is not None else "shown"
-
-    def met_by(self, measured: float) -> bool:
-        """Whether a measured value lies within the bar."""
-        return (self.low is None or measured >= self.low) and (self.high is None or measured <= self.high)
-
-
-def _rows(group: str, result: str, command: str, *rows: tuple) -> tuple[Bar, ...]:
-    """Bars that one command measures: (title, value, low, high, unit) each."""
-    return tuple(Bar(group, title, result, value, command, low, high, unit) for title, value, low, high, unit in rows)
-
-
 BARS = (
-    *_rows(
+    *rows(
         "ranks",
         "many_ranks",
         "bench/many_ranks.py",
@@ -59,7 +27,7 @@ BARS = (
         ("one rank killed: all have ended", "seconds.killed", None, 60, "s"),
         ("one rank frozen: all have ended", "seconds.frozen", None, 60, "s"),
     ),
-    *_rows(
+    *rows(
         "spine",
         "quickstart",
         "bench/quickstart.py",
@@ -67,33 +35,33 @@ BARS = (
         ("quickstart: bits per byte below a Kneser-Ney bigram's", "gain_percent", 5, None, "%"),
         ("quickstart: reloaded model equal", "reload_equal", 1, 1, ""),
     ),
-    *_rows(
+    *rows(
         "spine",
         "kill_resume",
         "bench/kill_resume.py",
         ("kill -9 and resume: runs of 5 with all losses equal", "equal_runs", 5, None, ""),
     ),
-    *_rows(
+    *rows(
         "spine",
         "logits_vs_transformers",
         "bench/logits_vs_transformers.py",
         ("logits against transformers: largest difference", "max_difference", None, 1e-4, ""),
         ("weights after a round trip: different or missing", "weights_different", 0, 0, ""),
     ),
-    *_rows(
+    *rows(
         "spine",
         "train_vs_transformers",
         "bench/train_vs_transformers.py",
         ("training against the Hugging Face Trainer: peak memory", "memory_ratio", None, 0.7, "x"),
         ("training against the Hugging Face Trainer: tokens/s", "speed_ratio", 1.0, None, "x"),
     ),
-    *_rows(
+    *rows(
         "spine",
         "train_vs_transformers_compiled",
         "bench/train_vs_transformers.py --compile --batch 4",
         ("the same with compiled layers: tokens/s", "speed_ratio_compiled", None, None, "x"),
     ),
-    *_rows(
+    *rows(
         "spine",
         "command_line",
         "bench/command_line.py",
@@ -101,13 +69,13 @@ BARS = (
         ("burnish recipe list", "recipe_list_seconds", None, 0.4, "s"),
         ("torch, numpy or pydantic loaded by --help", "heavy_imports", 0, 0, ""),
     ),
-    *_rows(
+    *rows(
         "spine",
         "bad_inputs",
         "bench/bad_inputs.py",
         ("bad inputs answered with one line and exit 2", "answered", 30, None, ""),
     ),
-    *_rows(
+    *rows(
         "law",
         "law",
         "bench/law.py",
@@ -115,14 +83,14 @@ BARS = (
         ("predicted = observed: bytes saved for backward, error", "saved_error_percent", None, 2, "%"),
         ("breaks that the tests missed", "sabotage_missed", 0, 0, ""),
     ),
-    *_rows(
+    *rows(
         "law",
         "parity",
         "bench/parity.py",
         ("ranks against one process: loss, largest difference", "loss_difference", None, 1e-5, ""),
         ("ranks against one process: gradient norm", "norm_difference", None, 1e-5, ""),
     ),
-    *_rows(
+    *rows(
         "law",
         "zero_memory",
         "bench/zero_memory.py",
@@ -132,7 +100,7 @@ BARS = (
         ("ZeRO-2: all-gathers in forward", "stage2_forward_gathers", 0, 0, ""),
         ("ZeRO: published byte formulas missed", "formulas_missed", 0, 0, ""),
     ),
-    *_rows(
+    *rows(
         "law",
         "checkpointing",
         "bench/checkpointing.py",
@@ -140,20 +108,20 @@ BARS = (
         ("full checkpointing: bytes saved", "saved_ratio", None, 0.15, "x"),
         ("full checkpointing: time (published 1.2 to 1.3)", "time_ratio", 1.15, 1.40, "x"),
     ),
-    *_rows(
+    *rows(
         "law",
         "predict",
         "bench/predict.py",
         ("predict 60,000 candidate stages", "seconds", None, 0.3, "s"),
         ("torch loaded by a prediction", "torch_loaded", 0, 0, ""),
     ),
-    *_rows(
+    *rows(
         "law",
         "new_technique",
         "bench/new_technique.py",
         ("a technique added from the docs alone: files, rows and tests", "pieces", None, 3, ""),
     ),
-    *_rows(
+    *rows(
         "models",
         "models",
         "bench/models.py",
@@ -165,20 +133,34 @@ BARS = (
         ("the law for every family and for encoders: tests failed", "law_different", 0, 0, ""),
         ("damaged and hostile files: tests failed", "hostile_missed", 0, 0, ""),
     ),
-    *_rows(
+    *rows(
         "models",
         "real_models",
         "bench/real_models.py",
         ("SmolLM2: perplexity against transformers'", "off_percent", None, 0.1, "%"),
     ),
-    *_rows(
+    *rows(
         "models",
         "encoders",
         "bench/encoders.py",
         ("MiniLM: least cosine with transformers' vectors", "least_cosine", 0.99999, None, ""),
         ("MiniLM: sentences a second against padded batches", "times_transformers", None, None, "x"),
     ),
-    *_rows(
+    *rows(
+        "ranks",
+        "parallel",
+        "bench/parallel.py",
+        (
+            "tensor parallelism against one process: loss or norm, largest difference",
+            "tensor_difference",
+            None,
+            1e-5,
+            "",
+        ),
+        ("ranks against one process: parity tests failed", "parity_failed", 0, 0, ""),
+        ("the law on ranks and with adapters: tests failed", "law_failed", 0, 0, ""),
+    ),
+    *rows(
         "planner",
         "score_rows",
         "bench/score_rows.py",
@@ -198,7 +180,7 @@ BARS = (
         ("rows quoted second-hand: mean error", "second_hand_mean_percent", None, None, "%"),
         ("rows that are distrusted: mean error", "distrusted_mean_percent", None, None, "%"),
     ),
-    *_rows(
+    *rows(
         "planner",
         "memory_rows",
         "bench/memory_rows.py ../shared/data",
@@ -208,7 +190,7 @@ BARS = (
         ("Aleph Alpha's sheets: fits or not, right", "sheets_right_percent", 97, None, "%"),
         ("users' complete reports: fits or not, right", "reports_right_percent", 90, None, "%"),
     ),
-    *_rows(
+    *rows(
         "planner",
         "fit_memory",
         "bench/fit_memory.py ../shared/data/planner/rows_training.csv --halves",
@@ -222,13 +204,13 @@ BARS = (
             )
         ),
     ),
-    *_rows(
+    *rows(
         "planner",
         "folds",
         "bench/fit_hardware.py ../shared/data/planner/rows_training.csv --folds",
         ("step time of sources left out of the fit, mean", "mean_percent", None, 14, "%"),
     ),
-    *_rows(
+    *rows(
         "planner",
         "classic_plans",
         "bench/classic_plans.py",
@@ -240,7 +222,7 @@ BARS = (
         ("... of tp 8 x pp 8", "cross_node_gib_tp8xpp8", None, None, ""),
         ("gradients and optimizer must shrink, no gather: ZeRO-2", "zero2", 1, 1, ""),
     ),
-    *_rows(
+    *rows(
         "planner",
         "plan_speed",
         "bench/plan_speed.py",
@@ -249,7 +231,7 @@ BARS = (
         ("search: 671B, mixture of experts, on 2,048 GPUs", "search_seconds_671b_2048", None, 1.0, "s"),
         ("burnish plan: 70B on 64 GPUs, a fresh process", "command_seconds_70b_64", None, 1.0, "s"),
     ),
-    *_rows(
+    *rows(
         "planner",
         "bad_inputs",
         "bench/bad_inputs.py",
@@ -257,11 +239,6 @@ BARS = (
         ("... answered otherwise", "planner_wrong", 0, 0, ""),
     ),
 )
-
-
-def number(value: float) -> str:
-    """Up to four significant digits; whether a bar is met is decided on the unrounded value."""
-    return f"{value:.4g}"
 
 
 def read(bar: Bar, folder: Path = RESULTS) -> float | None:

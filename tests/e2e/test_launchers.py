@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from many_ranks import SMALL, end, losses, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a shell is needed")]

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from many_ranks import LONG, SMALL, alive, at_step, end, losses, ranks_of, send, start
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="ranks are found by /proc")
