@@ -102,9 +102,9 @@ def test_flt_098_unequal_prompts_greedy_together_equal_alone(model):
 def test_flt_098_notices_attended_pads(model, monkeypatch):
     right = KVCache.visible
 
-    def visible(cache: KVCache, count: int):
+    def visible(cache: KVCache, count: int, window: int = 0):
         cache.real_BL[:, : cache.used] = True
-        return right(cache, count)
+        return right(cache, count, window)
 
     monkeypatch.setattr(KVCache, "visible", visible)
     with pytest.raises(AssertionError):

@@ -189,5 +189,5 @@ def test_sabotage_inputs_not_gathered_again():
 
 @pytest.mark.sabotage
 def test_sabotage_key_value_heads_not_repeated():
-    with mock.patch.object(tensor, "_repeated", lambda op, whole, owned: op), pytest.raises(AssertionError):
+    with mock.patch.object(tensor, "_repeated", lambda op, *rest: op), pytest.raises(AssertionError):
         check_parameters(8, kv_heads=1)
