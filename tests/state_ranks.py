@@ -39,6 +39,7 @@ MAPPINGS = {
     "tp 2, pp 2": {"tp": 2, "pp": 2},
     "dp 2, stage 3, tp 2": {"dp": 2, "zero": 3, "tp": 2},
     "dp 2, stage 1, pp 2": {"dp": 2, "zero": 1, "pp": 2},
+    "dp 2, tp 2, pp 2": {"dp": 2, "tp": 2, "pp": 2},
 }
 
 

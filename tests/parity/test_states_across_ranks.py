@@ -52,6 +52,11 @@ def test_from_one_to_two_to_four_and_back(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
+def test_from_four_parts_to_one_to_three_copies_to_eight_ranks(tmp_path: Path) -> None:
+    chained(["tp 2, pp 2", "one", "dp 3, stage 1", "dp 2, tp 2, pp 2", "one"], tmp_path, tied=True)
+
+
 def exported(checkpoint: Path, folder: Path) -> bytes:
     """The weights file of the model folder that a checkpoint becomes."""
     recipe, _ = mapped("one")
