@@ -145,6 +145,10 @@ def _call(rank: int, world: int, rendezvous: str, function: Callable[..., Any], 
 
     store = dist.FileStore(rendezvous, world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=2 * LIMIT))
+    # A rank that returned at once would hang up while others still connect to it.
+    store.add("connected", 1)
+    while store.add("connected", 0) < world:
+        time.sleep(0.001)
     value = function(*args)
     dist.destroy_process_group()
     return value
