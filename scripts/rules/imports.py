@@ -38,6 +38,7 @@ LAYERS = (
         "decoder_parts",
         "expert_parts",
         "frozen_parts",
+        "stage_cut",
     ),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "reported", "tensors", "layout", "gguf_files"),

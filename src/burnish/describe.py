@@ -55,7 +55,24 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
     if has(sizes.mtp):
         blocks.append(Block("further", sizes.mtp, further_part(sizes, T, last)))
     blocks.append(Block("head", 1, (norm("norm", T, sizes.hidden, sizes.layer_norm), last)))
-    return Work(tuple(blocks), shapes.micro, T, shapes.step_rows * shapes.seq)
+    return Work(
+        tuple(blocks),
+        shapes.micro,
+        T,
+        shapes.step_rows * shapes.seq,
+        head_layers=_products(blocks[-1]) / _layer(blocks),
+    )
+
+
+def _products(block: Block) -> N:
+    """FLOPs of one layer of a kind, both ways."""
+    return sum(op.flops + op.backward for op in block.ops)
+
+
+def _layer(blocks: list[Block]) -> N:
+    """FLOPs of a layer both ways, the mean over all kinds."""
+    inside = [block for block in blocks if block.entering]
+    return sum(block.layers * _products(block) for block in inside) / sum(block.layers for block in inside)
 
 
 def _layers(model: Architecture) -> tuple[N, N]:

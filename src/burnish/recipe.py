@@ -107,6 +107,7 @@ class Parallel(Section):
     pp: int = Field(default=1, ge=1)
     vpp: int = Field(default=1, ge=1)
     schedule: Literal["gpipe", "1f1b", "zero-bubble"] = "1f1b"
+    head_layers: float | None = Field(default=None, ge=0)  # the head's weight where stages are cut; None: its products
 
     @property
     def world(self) -> int:

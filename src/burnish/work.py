@@ -148,6 +148,7 @@ class Work:
     visiting: N = 0  # bytes of parameters gathered, and of what stages pass on, while forward is at its end
     passing: N = 0  # bytes that come and go in backward: parameters gathered for use, gradients and what stages pass on
     flight: N = 1  # micro batches whose saved tensors stand at once
+    head_layers: N = 0  # what the head weighs, in layers, by the products of both before anything divides them
 
     def edit(self, change: Callable[[Block], Block]) -> Work:
         """This work with every block rewritten."""

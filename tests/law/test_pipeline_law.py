@@ -126,19 +126,19 @@ def check_peak(settings: dict[str, Any]) -> None:
 @pytest.mark.sabotage
 @pytest.mark.parametrize("name", ["chunks", "four stages"])
 def test_sabotage_a_stage_that_ends_one_layer_later_in_the_plan(name):
-    chunks = pipeline._chunks
+    chunks = pipeline.chunks
 
-    def later(layers, mesh):
-        for start, end in chunks(layers, mesh):
+    def later(layers, mesh, head):
+        for start, end in chunks(layers, mesh, head):
             yield start + (start > 0), end + (end < layers)
 
-    with mock.patch.object(pipeline, "_chunks", later), pytest.raises(AssertionError):
+    with mock.patch.object(pipeline, "chunks", later), pytest.raises(AssertionError):
         compare(recipe_of(name))
 
 
 @pytest.mark.sabotage
 def test_sabotage_angles_that_only_the_first_stage_makes():
-    def unchanged(blocks, layers, mesh):
+    def unchanged(blocks, layers, cuts):
         return blocks
 
     with mock.patch.object(pipeline, "_with_angles", unchanged), pytest.raises(AssertionError, match="rank 1"):

@@ -22,8 +22,12 @@ from split_work import (
     split,
 )
 
+from burnish import stage_cut
+from burnish.describe import describe
 from burnish.errors import UserError
 from burnish.mesh import Mesh
+from burnish.presets import architecture_of
+from burnish.shapes import Shapes
 from burnish.techniques import pipeline
 from burnish.work import flops, saved_bytes, state_bytes, transient_bytes
 
@@ -42,7 +46,7 @@ def layers(count: int, pp: int, vpp: int = 1) -> list[int]:
     ("count", "pp", "vpp", "expected"),
     [
         (8, 4, 1, [2, 2, 2, 2]),
-        (9, 4, 1, [3, 2, 2, 2]),
+        (9, 4, 1, [2, 2, 3, 2]),
         (11, 4, 1, [3, 3, 3, 2]),
         (9, 2, 2, [5, 4]),
         (11, 2, 4, [6, 5]),
@@ -52,6 +56,35 @@ def layers(count: int, pp: int, vpp: int = 1) -> list[int]:
 )
 def test_stages_have_whole_layers(count, pp, vpp, expected):
     assert layers(count, pp, vpp) == expected
+
+
+def longest(count: int, pp: int, vpp: int, head: float) -> tuple[list[int], float]:
+    """Layers of every chunk in order, and what the longest takes, in layers."""
+    cuts = sorted(cut for s in range(pp) for cut in stage_cut.chunks(count, Mesh(pp=pp, vpp=vpp, stage=s), head))
+    assert [start for start, _ in cuts[1:]] == [end for _, end in cuts[:-1]]
+    assert (cuts[0][0], cuts[-1][1]) == (0, count)
+    sizes = [end - start for start, end in cuts]
+    return sizes, max(max(sizes[:-1], default=0), sizes[-1] + head)
+
+
+@given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 4), st.floats(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_no_cut_between_whole_layers_makes_the_longest_chunk_shorter(extra, pp, vpp, head):
+    vpp = vpp if pp > 1 else 1
+    count, others = pp * vpp + extra, pp * vpp - 1
+    sizes, found = longest(count, pp, vpp, head)
+    best = min(max(-(-(count - last) // max(others, 1)), last + head) for last in range(1, count - others + 1))
+    assert min(sizes) >= 1
+    assert found == pytest.approx(best if others else count + head)
+
+
+@pytest.mark.parametrize(
+    ("preset", "pp", "expected"),
+    [("llama-3.1-8b", 4, [8, 8, 9, 7]), ("llama-3.1-405b", 16, [7, *[8] * 14, 7])],
+)
+def test_the_head_counts_as_what_its_products_take(preset, pp, expected):
+    work = describe(architecture_of(preset), Shapes(rows=1, seq=8192, micro=pp))
+    assert longest(sum(expected), pp, 1, work.head_layers)[0] == expected
 
 
 def check_all_layers(count: int, pp: int, vpp: int) -> None:
@@ -185,7 +218,7 @@ def test_what_no_pipeline_can_do_is_refused(mesh, schedule, said):
 
 @pytest.mark.sabotage
 def test_sabotage_layers_that_are_lost():
-    with mock.patch.object(pipeline, "_least", lambda a, b: a), pytest.raises(AssertionError):
+    with mock.patch.object(stage_cut, "least", lambda a, b: a), pytest.raises(AssertionError):
         check_all_layers(11, 4, 1)
 
 

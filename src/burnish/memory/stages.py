@@ -14,7 +14,8 @@ import numpy as np
 from burnish.mapping import Mapping
 from burnish.memory.parts import Part, Parts
 from burnish.mesh import Mesh, N
-from burnish.techniques.pipeline import in_flight, stage_share
+from burnish.stage_cut import stage_share
+from burnish.techniques.pipeline import in_flight
 from burnish.work import ACTIVATION, Block, Op, Saved, Work
 
 

@@ -49,8 +49,17 @@ def batches() -> list[Batch]:
 
 def work_of(way: str, mesh: Mesh) -> Work:
     """The description of one stage."""
-    work = describe(small_model(), Shapes(rows=ROWS, seq=SEQ, micro=MICRO))
-    return pipeline.predict(pipeline.Config.model_validate(WAYS[way]), work, mesh)
+    return pipeline.predict(config_of(way, mesh), described(), mesh)
+
+
+def described() -> Work:
+    """The description of one process."""
+    return describe(small_model(), Shapes(rows=ROWS, seq=SEQ, micro=MICRO))
+
+
+def config_of(way: str, mesh: Mesh) -> pipeline.Config:
+    """The settings of a way, with the weight of the head."""
+    return pipeline.settle(pipeline.Config.model_validate(WAYS[way]), described(), mesh)
 
 
 def observe_ways() -> list[Seen]:
@@ -65,7 +74,7 @@ def observe(way: str) -> Seen:
     with before:
         trainable = plain()
         trainable.together(mesh)
-        trainable = pipeline.apply(pipeline.Config.model_validate(WAYS[way]), trainable, mesh)
+        trainable = pipeline.apply(config_of(way, mesh), trainable, mesh)
         gc.collect()
     first, seen = observed_step(trainable, batches(), LR)
     with LiveBytes() as live:

@@ -8,8 +8,9 @@ Gain    parameters and states: 1/pp. A stage's activations are those of the micr
 Price   the ranks wait (pp - 1)/vpp of a micro batch's time a step, and send a layer's input forward and its gradient back
         between stages: little, so this is the axis that crosses nodes. A tied head is a copy of the embedding on another
         stage, and the two sum their gradients once a step.
-Limits  few micro batches make the wait a large share. The first stage has the embedding, the last one the head. Angles of
-        positions are made on every stage, once a chunk.
+Limits  few micro batches make the wait a large share. The first stage has the embedding, the last one the head, which costs
+        as much as some layers; stages are cut so that the slowest is as fast as whole layers allow. Angles of positions are
+        made on every stage, once a chunk.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from burnish.errors import UserError
-from burnish.mapping import CUT, SCHEDULE
+from burnish.mapping import SCHEDULE
 from burnish.mesh import Mesh, N, pick
 from burnish.plan_schedule import UNDERWAY
 from burnish.section import Section
+from burnish.stage_cut import chunks, common, layers_of, least, stage_share
 from burnish.work import BACKWARD, FORWARD, Block, Comm, Op, Saved, Work
 
 if TYPE_CHECKING:
@@ -36,13 +39,15 @@ GPIPE = SCHEDULE.index("gpipe")
 
 
 class Config(Section):
-    """`schedule`: the order of forward and backward passes.
+    """`schedule`: the order of forward and backward passes. `head_layers`: how many layers the head counts as where stages
+    are cut; None: as many as its products take.
 
     `exact`: each stage has its own whole layers and what else stands on it. A search cuts as `mapping.CUT` says instead,
     its fullest stages standing for all, with `schedule` an index into `mapping.SCHEDULE` and `cut` one into `CUT`.
     """
 
     schedule: Literal["gpipe", "1f1b", "zero-bubble"] = "1f1b"
+    head_layers: float | None = Field(default=None, ge=0)
     exact: ClassVar[bool] = True
 
 
@@ -82,9 +87,14 @@ def check_rows(rows: int, micro_batch: int, pp: int, dp: int) -> str:
     return f"train.micro_batch {micro_batch} {wrong}; {right}"
 
 
-def layers_of(work: Work) -> N:
-    """Layers of all kinds."""
-    return sum(block.layers for block in work.blocks if block.entering)
+def settle(config: Config, work: Work, mesh: Mesh) -> Config:
+    """The weight of the head, decided once for the plan and for the run."""
+    return config.model_copy(update={"head_layers": head_layers(config, work)})
+
+
+def head_layers(config: Config, work: Work) -> N:
+    """What the head counts as where stages are cut."""
+    return work.head_layers if config.head_layers is None else config.head_layers
 
 
 def predict(config: Any, work: Work, mesh: Mesh, table: Any = None) -> Work:
@@ -132,9 +142,10 @@ def _staged(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> Work:
     """
     blocks: list[Block] = []
     before: N = 0
-    for block in _with_angles(_with_copy(work, mesh), layers_of(work), mesh):
+    cuts = tuple(chunks(layers_of(work), mesh, head_layers(config, work)))
+    for block in _with_angles(_with_copy(work, mesh), layers_of(work), cuts):
         if block.entering is not None:
-            own = sum(_common(before, before + block.layers, *chunk) for chunk in _chunks(layers_of(work), mesh))
+            own = sum(common(before, before + block.layers, *chunk) for chunk in cuts)
             before = before + block.layers
             blocks.append(replace(block, layers=own))
         else:
@@ -171,7 +182,7 @@ def _with_copy(work: Work, mesh: Mesh) -> tuple[Block, ...]:
     return (*here, Block("copy of the embedding", apart, (copy,)), head)
 
 
-def _with_angles(blocks: tuple[Block, ...], layers: N, mesh: Mesh) -> Iterator[Block]:
+def _with_angles(blocks: tuple[Block, ...], layers: N, cuts: tuple[tuple[N, N], ...]) -> Iterator[Block]:
     """The blocks, with what all layers of a chunk read, the embedding's part of a whole model, as each chunk makes it anew.
 
     A window is there where a layer reads it: the last `windowed` layers do.
@@ -184,75 +195,15 @@ def _with_angles(blocks: tuple[Block, ...], layers: N, mesh: Mesh) -> Iterator[B
         shared = [saved for saved in embed.saved if saved.name in ("angles", "window")]
         alone = tuple(saved for saved in embed.saved if saved not in shared)
         yield replace(block, ops=(replace(embed, saved=alone),))
-        ends = [(start, end) for start, end in _chunks(layers, mesh)]
         reading = {
-            "angles": sum(1 * (end > start) for start, end in ends),
-            "window": sum(1 * ((end > start) & (end > layers - embed.windowed)) for start, end in ends),
+            "angles": sum(1 * (end > start) for start, end in cuts),
+            "window": sum(1 * ((end > start) & (end > layers - embed.windowed)) for start, end in cuts),
         }
         yield Block(ANGLES, 1, (Op(ANGLES, saved=tuple(_times(saved, reading[saved.name]) for saved in shared)),))
 
 
 def _times(saved: Saved, count: N) -> Saved:
     return replace(saved, elements=saved.elements * count)
-
-
-def _chunks(layers: N, mesh: Mesh) -> Iterator[tuple[N, N]]:
-    """First and last + 1 layer of each chunk of a stage; the early ones have one more where whole layers are uneven.
-
-    If that makes chunks even, the embedding and the head count as a layer each (Llama 3, arXiv 2407.21783, section 3.3.2).
-    """
-    chunks = mesh.pp * mesh.vpp
-    ends = (layers % chunks > 0) & ((layers + 2) % chunks == 0)
-
-    def begin(chunk: N) -> N:
-        early = chunk * (layers // chunks) + _least(chunk, layers % chunks)
-        even = chunk * ((layers + 2) // chunks) - 1
-        return pick(ends, _least(pick(even > 0, even, 0), layers), early)
-
-    for number in range(int(np.max(mesh.vpp))):
-        chunk = number * mesh.pp + mesh.stage
-        start, end = begin(chunk), begin(chunk + 1)
-        yield start, pick(number < mesh.vpp, end, start)
-
-
-def _least(a: N, b: N) -> N:
-    return pick(a < b, a, b)
-
-
-def _common(start: N, end: N, first: N, after: N) -> N:
-    """How many layers two ranges have in common."""
-    begin = pick(start > first, start, first)
-    count = _least(end, after) - begin
-    return pick(count > 0, count, 0)
-
-
-def stage_share(config: Any, work: Work, mesh: Mesh, first: Any, last: Any) -> N:
-    """Share of all layers that a stage has.
-
-    Where whole layers would be uneven, the embedding and the head count as one each if that makes chunks even (Llama 3,
-    arXiv 2407.21783, section 3.3.2), else the fuller stages have one layer more. Cut by parameters they count as the layers
-    that have as many.
-    """
-    layers = layers_of(work)
-    cut = np.asarray(config.cut)
-    chunks = mesh.pp * mesh.vpp
-    whole = 1 * ((layers % chunks > 0) & ((layers + 2) % chunks == 0))
-    ends = pick(cut == CUT.index("parameters"), end_layers(work), whole)
-    each = (layers + 2 * ends) / chunks
-    each = pick(cut == CUT.index("layers"), np.ceil(each), each)
-    return np.maximum(each * mesh.vpp - ends * (1 * first + 1 * last), 0) / layers
-
-
-def end_layers(work: Work) -> N:
-    """Layers that have as many parameters as the embedding."""
-    layers = [block for block in work.blocks if block.entering]
-    inside = sum(block.layers * _elements(block) for block in layers)
-    count = sum(block.layers for block in layers)
-    return sum(_elements(block) for block in work.blocks if block.name == "embed") * count / np.maximum(inside, 1)
-
-
-def _elements(block: Block) -> N:
-    return sum((shape[0] * shape[1] for op in block.ops for shape in op.shapes if len(shape) > 1), 0)
 
 
 def in_flight(schedule: N, micro: N, mesh: Mesh) -> N:
@@ -265,7 +216,7 @@ def in_flight(schedule: N, micro: N, mesh: Mesh) -> N:
     steady = mesh.pp - mesh.stage
     chunks = 2 * (steady - 1) + mesh.pp * (mesh.vpp - 1) + 1
     held = pick(schedule == GPIPE, micro, pick(np.asarray(mesh.vpp) > 1, chunks / mesh.vpp, steady))
-    return _least(held, micro)
+    return least(held, micro)
 
 
 def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -> Trainable:
@@ -282,5 +233,6 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
         raise UserError(
             f"parallel.pp: a {type(loss.model).__name__} cannot be cut into stages; use parallel.pp=1, or train our decoder"
         )
-    chunks = [range(int(start), int(end)) for start, end in _chunks(len(loss.model.layers), mesh)]
-    return cut(trainable, chunks, config.schedule, int(mesh.tp))
+    assert config.head_layers is not None  # `settle` decides it
+    cuts = chunks(len(loss.model.layers), mesh, config.head_layers)
+    return cut(trainable, [range(int(start), int(end)) for start, end in cuts], config.schedule, int(mesh.tp))
