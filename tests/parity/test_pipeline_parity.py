@@ -83,7 +83,12 @@ def check_parity(recipe: Recipe, packed: bool = False, broken: str = "nothing", 
     assert found == weights.keys() - ({"model.head.weight"} if recipe.model.tied else set())
 
 
-@pytest.mark.parametrize("name", FAST)
+def test_flt_035_both_copies_of_a_tied_embedding_learn_from_both_gradients():
+    assert recipe_of("1f1b").model.tied
+    check_parity(recipe_of("1f1b"))
+
+
+@pytest.mark.parametrize("name", [name for name in FAST if name != "1f1b"])
 def test_losses_norms_and_weights_are_those_of_one_process(name):
     check_parity(recipe_of(name))
 

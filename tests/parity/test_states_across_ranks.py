@@ -46,7 +46,7 @@ def chained(names: list[str], tmp_path: Path, tied: bool, broken: str = "nothing
         old = after
 
 
-def test_from_one_to_two_to_four_and_back(tmp_path: Path) -> None:
+def test_flt_012_from_one_to_two_to_four_and_back(tmp_path: Path) -> None:
     chained(FAST, tmp_path, tied=True)
     made = [exported(tmp_path / folder, tmp_path / f"model {k}") for k, folder in enumerate(SAME_WEIGHTS)]
     assert made[0] == made[1]

@@ -116,7 +116,7 @@ def written_as(form: str, model: Decoder, folder: Path) -> Decoder:
     return load_model(open_gguf(folder / f"{form}.gguf"))[0]
 
 
-def test_merging_into_a_four_bit_base_again_says_that_it_loses_the_update(tmp_path: Path) -> None:
+def test_flt_093_merging_into_a_four_bit_base_again_says_that_it_loses_the_update(tmp_path: Path) -> None:
     """The grid of four bits is wider than the update: what is rounded off is more than what was learned."""
     model = adapted_on(quantized_base(tmp_path), 0.003)
     adapters, found = merge(model)
@@ -130,7 +130,7 @@ def test_merging_into_a_four_bit_base_again_says_that_it_loses_the_update(tmp_pa
     assert "store it wider" not in half["adapters"]
 
 
-def test_the_drift_of_a_rounded_merge_is_stated(tmp_path: Path) -> None:
+def test_flt_094_the_drift_of_a_rounded_merge_is_stated(tmp_path: Path) -> None:
     """The stated difference of logits is the one that a user of the file gets, and a wider file makes it small."""
     model = adapted_on(quantized_base(tmp_path), 0.003)
     adapters, _ = merge(model)

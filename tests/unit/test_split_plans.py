@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from burnish import apply, planner
 from burnish.cli import code_of
@@ -18,6 +20,7 @@ from burnish.recipe import Recipe, replace
 from burnish.recipe_files import load
 from burnish.recipe_price import mapping_of
 from burnish.shapes import shapes_of
+from burnish.techniques import pipeline
 from burnish.work import fold, state_bytes
 
 SPLIT = {"parallel.tp": 2, "parallel.cp": 2, "parallel.pp": 2, "parallel.dp": 2, "parallel.zero": 1}
@@ -184,6 +187,16 @@ def test_what_cannot_be_split_is_refused_in_one_line(name, capsys):
     assert code_of(["plan", "quickstart", *changes]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert needle in line
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(2, 8), st.integers(1, 4))
+def test_flt_032_rows_that_micro_batches_do_not_divide_are_refused_with_those_that_do(rows, micro_batch, pp, dp):
+    said = pipeline.check_rows(rows, micro_batch, pp, dp)
+    assert (not said) == (rows % micro_batch == 0 and rows // micro_batch >= pp)
+    if said and rows >= pp:
+        offered = [int(size) for size in said.rpartition("[")[2].rstrip("]").split(",")]
+        assert offered
+        assert not any(pipeline.check_rows(rows, size, pp, dp) for size in offered)
 
 
 @pytest.mark.parametrize(("change", "name"), [("cp", "context"), ("ep", "experts")])
