@@ -41,7 +41,7 @@ LAYERS = (
         "stage_cut",
     ),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
-    ("ops", "data", "describe", "reported", "tensors", "layout", "gguf_files"),
+    ("ops", "data", "describe", "reported", "tensors", "layout", "weight_format", "gguf_files"),
     ("encoders",),
     ("load",),
     ("techniques",),
