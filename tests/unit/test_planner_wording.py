@@ -79,7 +79,7 @@ def test_the_question_keeps_to_a_hundred_columns(name: str) -> None:
     [
         ({"must_shrink": ("gradients",), "fix": {"zero": 0}}, "ZeRO stage 0 leaves gradients whole"),
         ({"forward_gather": False, "fix": {"zero": 3}}, "stage 3 gathers parameters in forward; use 0..2"),
-        ({"runnable": True, "fix": {"tp": 2}}, "data parallelism with ZeRO alone, tp 1"),
+        ({"runnable": True, "fix": {"cp": 2}}, "tensor, pipeline and data parallelism with ZeRO, cp 1; drop cp=2"),
         ({"runnable": True, "fix": {"recompute": 1}}, "recompute none or full; drop recompute=attention"),
         ({"runnable": True, "fix": {"offload": 1}}, "offload none; drop offload=optimizer"),
     ],

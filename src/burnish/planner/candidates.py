@@ -59,7 +59,8 @@ def full(asked: Request, rows: Iterable[Row]) -> list[Row]:
 def micro_batches(asked: Request, d: Degrees) -> list[int]:
     """Sequences of a micro batch: powers of two, small divisors, and all that a rank has."""
     own = asked.batch // d.dp
-    legal = [m for m in divisors(own) if m <= LARGEST_MICRO or m == asked.fix.get("micro_batch")]
+    most = own // d.pp if asked.runnable else own  # a pipeline that runs has a micro batch for every stage
+    legal = [m for m in divisors(own) if m <= most and (m <= LARGEST_MICRO or m == asked.fix.get("micro_batch"))]
     return [m for m in legal if _tried(asked, "micro_batch", m, m & (m - 1) == 0 or m <= SMALL_MICRO or m == own)]
 
 

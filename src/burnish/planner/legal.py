@@ -42,7 +42,14 @@ def degrees(asked: Request, every: bool = False) -> list[Degrees]:
                 if cp > 1 and (asked.seq % (2 * cp) or not ("cp" in asked.fix or _long(asked, cp))):
                     continue
                 found += [Degrees(tp, pp, dp, cp, *split) for split in _experts(asked, tp * dp * cp, every)]
-    return [d for d in found if not asked.runnable or d == (1, 1, d.dp, 1, 1, 1)]
+    return [d for d in found if not asked.runnable or _runs(asked, d)]
+
+
+def _runs(asked: Request, d: Degrees) -> bool:
+    """Whether `burnish train` has these: whole sequences and experts, every stage with micro batches enough, tokens even."""
+    cut = bool(int(asked.model.experts)) and d.tp > 1
+    whole = (d.cp, d.ep, d.etp) == (1, 1, 1) and not cut
+    return whole and asked.batch // d.dp >= d.pp and asked.seq % d.tp == 0
 
 
 def _tensor(asked: Request, gpus: int, every: bool) -> list[int]:
@@ -85,8 +92,6 @@ def with_fixed(asked: Request, found: list[Degrees]) -> list[Degrees]:
 
 def _none(asked: Request) -> str:
     gpus = asked.cluster.gpus
-    if asked.runnable:
-        return f"--runnable: data parallel alone on {gpus:,} GPUs needs a batch that divides by {gpus:,}, not {asked.batch}"
     if ranks := _any_ranks(asked, asked.fix):
         many = max((n for n in ranks if n <= asked.batch), default=ranks[0])
         near = max(round(asked.batch / many), 1) * many
@@ -151,7 +156,7 @@ def _other_reason(asked: Request, values: Mapping[str, int]) -> str:
     """What else than its own rule keeps a value from being legal: other options, or a batch that no dp left divides."""
     freed = replace(asked, runnable=False)
     if asked.runnable and any(_has(d, values) for d in degrees(freed, every=True)):
-        return "--runnable keeps to data parallelism alone"
+        return "--runnable keeps to what burnish train has"
     if "dp" in values or not (ranks := _any_ranks(asked, values)):
         return ""
     return f"dp would be {_listed(ranks, word=' or ')}, which the batch of {asked.batch:,} sequences does not divide by"

@@ -34,7 +34,7 @@ NEEDED = {**FORMAT, "mxfp8": "fp4"}
 USUAL = ("bf16", "fp16", "fp32")  # the first that a chip has is taken where none is named
 # The longest sequence, the largest step and the largest size of a model that are searched.
 MOST_TOKENS, MOST_SEQUENCES, MOST_LAYERS, MOST_SIZE = 2**27, 2**30, 2**16, 2**31
-ALONE = ("tp", "pp", "cp", "ep", "etp", "vpp")  # what `burnish train` has one of
+ALONE = ("cp", "ep", "etp")  # what `burnish train` has one of
 SPOKEN = {"megatron": DEFAULT_STACK, "torchrun": "fsdp2-torchao"}
 
 
@@ -229,12 +229,12 @@ def _check_settings(asked: Request) -> None:
 
 
 def _check_runnable(asked: Request) -> None:
-    """What is fixed must be what `burnish train` has: data parallelism with ZeRO, whole layers run again."""
-    own = "--runnable: burnish train has data parallelism with ZeRO alone"
+    """What is fixed must be what `burnish train` has: three kinds of parallelism with ZeRO, whole layers run again."""
+    own = "--runnable: burnish train has tensor, pipeline and data parallelism with ZeRO"
     for key in ALONE:
         if asked.fix.get(key, 1) > 1:
             raise UserError(f"{own}, {key} 1; drop {key}={asked.fix[key]} or --runnable")
-    legal = {"recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b",)}
+    legal = {"recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b", "gpipe")}
     for key, names in legal.items():
         if key in asked.fix and (name := named_value(key, asked.fix[key])) not in names:
             raise UserError(f"{own}, {key} {' or '.join(names)}; drop {key}={name} or --runnable")
