@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tree import Source, sources
 
-# A module imports from its own layer and those before it. A name is a file or folder of the package.
+# A module imports from its own layer and those before it. A name is a file or folder of the package, or a file of a folder
+# that stands apart from its folder: techniques use what compress measures, and compress holds what joins techniques.
 LAYERS = (
     ("__init__", "errors"),
     ("tables", "units", "markup", "section", "mesh", "placement", "models"),
@@ -44,6 +45,7 @@ LAYERS = (
     ("ops", "data", "describe", "reported", "tensors", "layout", "weight_format", "gguf_files"),
     ("encoders",),
     ("load",),
+    ("compress",),
     ("techniques",),
     ("passes",),
     ("rates", "memory"),
@@ -53,8 +55,9 @@ LAYERS = (
     ("plan_timeline",),
     ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
     ("apply", "planner", "recipe_price", "plan", "lock", "run_folder", "launch"),
-    ("train", "compress", "export", "serve", "measure", "measure_live"),
+    ("train", "export", "serve", "measure", "measure_live"),
     ("evaluation",),
+    ("compress.passes", "compress.verify"),
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
     ("run",),
     ("prove",),
@@ -71,6 +74,7 @@ LAYERS = (
         "__main__",
     ),
 )
+APART = {name for layer in LAYERS for name in layer if "." in name}
 # Stricter than their layer: these import nothing of the package but the names given.
 CLOSED = {
     "models": {"models"},
@@ -96,6 +100,8 @@ TORCH_AT_IMPORT = {
     "evaluation",
     "train",
     "compress",
+    "compress.passes",
+    "compress.verify",
     "export",
     "serve",
     "measure",
@@ -139,9 +145,10 @@ def module_name(source: Source) -> str:
 
 
 def unit_of(module: str) -> str:
-    """The file or folder of the package that a module belongs to."""
+    """The file or folder of the package that a module belongs to, or the file itself where it stands apart."""
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
+    apart = ".".join(parts[1:3])
+    return apart if apart in APART else parts[1] if len(parts) > 1 else "__init__"
 
 
 def walk_run(node: ast.AST) -> Iterator[ast.stmt]:
