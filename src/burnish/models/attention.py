@@ -6,6 +6,7 @@ in a docstring counts the elements a token kept for the backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,11 +24,18 @@ class Run(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which keys each query may see. Without a mask: all earlier ones (`causal`) or all there are, of its run if it has one."""
+    """Which keys each query may see. Without a mask: all earlier ones (`causal`) or all there are, of its run if it has one.
+
+    Where there are more keys than queries, the last query stands at the last key.
+    """
 
     causal: bool = True
     mask: Tensor | None = None  # [B or 1, 1, S, L]: bool, True = visible, or a term added to the scores
     runs: tuple[Run, ...] = ()  # with a mask that holds for every run from its own start
+    window: int = 0  # of a causal pattern: a query sees itself and the window - 1 keys before it; 0 = all of them
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Pattern], Tensor]  # what `attend` is one of
 
 
 def packed_runs(segments: tuple[tuple[int, ...], ...], length: int) -> tuple[Run, ...]:
@@ -57,18 +65,36 @@ def attend(q_BSND: Tensor, k_BLKD: Tensor, v_BLKD: Tensor, pattern: Pattern) -> 
     and one added to the scores is kept once, however many layers share it.
     """
     q, k, v = q_BSND.transpose(1, 2), k_BLKD.transpose(1, 2), v_BLKD.transpose(1, 2)
+    mask = needed_mask(q_BSND, k_BLKD, pattern)
+    causal = pattern.causal and mask is None
     if len(pattern.runs) <= 1:
-        causal = pattern.causal and pattern.mask is None
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern.mask, is_causal=causal, enable_gqa=True)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
         return out.transpose(1, 2)
     pieces: list[Tensor] = []
+    whole = mask
     for row, row_end, start, end in pattern.runs:
         q_part, k_part, v_part = (x[row:row_end, :, start:end] for x in (q, k, v))
-        mask = pattern.mask if pattern.mask is None else pattern.mask[..., : end - start, : end - start]
-        causal = pattern.causal and mask is None
+        mask = whole if whole is None else whole[..., : end - start, : end - start]
         out = F.scaled_dot_product_attention(q_part, k_part, v_part, attn_mask=mask, is_causal=causal, enable_gqa=True)
         pieces.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(pieces).view(q_BSND.shape)
+
+
+def needed_mask(q_BSND: Tensor, k_BLKD: Tensor, pattern: Pattern) -> Tensor | None:
+    """The pattern's mask, or one for what torch's own causal limit, counted from the first key, does not say."""
+    queries, keys = q_BSND.shape[1], k_BLKD.shape[1]
+    if pattern.mask is not None or not pattern.causal or (queries == keys and not 0 < pattern.window < keys):
+        return pattern.mask
+    return band(queries, keys, pattern.window, q_BSND.dtype, q_BSND.device)
+
+
+def band(queries: int, keys: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What a causal limit and a window (0: none) add to the scores: [1, 1, queries, keys] of 0 and minus infinity."""
+    own = torch.arange(keys - queries, keys, device=device)[:, None]
+    at = torch.arange(keys, device=device)
+    seen = (at <= own) & (own - at < (window or keys))
+    zeros = torch.zeros(queries, keys, dtype=dtype, device=device)
+    return zeros.masked_fill_(~seen, float("-inf"))[None, None]
 
 
 def reference_attention(q_BSND: Tensor, k_BSKD: Tensor, v_BSKD: Tensor) -> Tensor:
@@ -81,8 +107,8 @@ def reference_attention(q_BSND: Tensor, k_BSKD: Tensor, v_BSKD: Tensor) -> Tenso
     return (scores.masked_fill(future, float("-inf")).softmax(-1) @ v).transpose(1, 2)
 
 
-def check_attention(device: torch.device | str, dtype: torch.dtype) -> float:
-    """Compare the attention this device really runs with `reference_attention`; a few milliseconds.
+def check_attention(device: torch.device | str, dtype: torch.dtype, kernel: Kernel | None = None) -> float:
+    """Compare the attention this device really runs (None: `attend`) with `reference_attention`; a few milliseconds.
 
     Returns the largest difference, outputs and gradients alike. Raises RuntimeError when it exceeds what rounding
     explains: a backend that answers zeros or ignores the causal limit must stop a run at its start.
@@ -92,7 +118,7 @@ def check_attention(device: torch.device | str, dtype: torch.dtype) -> float:
     with torch.enable_grad():
         q, k, v = inputs = [torch.randn(s, generator=draw).to(device, dtype).requires_grad_() for s in shapes]
         weight = torch.randn(shapes[0], generator=draw).to(device)
-        found = attend(q, k, v, Pattern())
+        found = (kernel or attend)(q, k, v, Pattern())
         wanted = reference_attention(q, k, v)
         found_grads = torch.autograd.grad((found * weight).sum(), inputs)
         wanted_grads = torch.autograd.grad((wanted * weight).sum(), inputs)

@@ -24,12 +24,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from burnish.models.attention import Pattern, attend
+from burnish.models.attention import Kernel, Pattern, attend
 from burnish.models.cache import KVCache, LayerCache
 from burnish.models.experts import Experts
 from burnish.models.layers import Embedding, LayerNorm, Linear, RMSNorm, gated_silu, gelu_tanh
 from burnish.models.rotary import Rotary, Scaling, rotary_angles, rotate
-from burnish.models.view import view
+from burnish.models.view import mask_dtype, view
 
 
 class Traits(Protocol):
@@ -111,6 +111,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(shape.head_dim, shape.norm_eps) if traits.qk_norm else None
         self.k_norm = RMSNorm(shape.head_dim, shape.norm_eps) if traits.qk_norm else None
         self.o = Linear(shape.heads * shape.head_dim, shape.hidden, traits.bias)
+        self.kernel: Kernel | None = None  # computes attention in place of `attend`; it knows windows without a mask
 
     def forward(
         self, x_BSH: Tensor, rotary: Rotary | None, pattern: Pattern, past: LayerCache | None, used: int
@@ -125,7 +126,7 @@ class Attention(nn.Module):
             q_BSND, k_BLKD = rotate(q_BSND, rotary), rotate(k_BLKD, rotary)
         if past is not None:
             k_BLKD, v_BLKD = past.append(k_BLKD, v_BLKD, used)
-        return self.o(attend(q_BSND, k_BLKD, v_BLKD, pattern).flatten(-2))
+        return self.o((self.kernel or attend)(q_BSND, k_BLKD, v_BLKD, pattern).flatten(-2))
 
 
 class MLP(nn.Module):
@@ -227,7 +228,7 @@ class Decoder(nn.Module):
         """
         window = self.shape.window
         x_BSH = self.embed(ids_BS)
-        seen = view(ids_BS, segments, mask_BS, cache, window, x_BSH.dtype)
+        seen = view(ids_BS, segments, mask_BS, cache, window, mask_dtype(self.layers, x_BSH.dtype))
         positions_BS = seen.positions if positions_BS is None else positions_BS
         rotary = None
         if self.positions is not None:

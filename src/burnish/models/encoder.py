@@ -25,7 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from burnish.models.attention import Pattern, attend, packed_runs
+from burnish.models.attention import Kernel, Pattern, attend, packed_runs
 from burnish.models.layers import Embedding, LayerNorm, Linear, gelu, gelu_tanh
 
 ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": torch.relu}
@@ -74,10 +74,11 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = shape.head_dim
         self.q, self.k, self.v, self.o = (Linear(shape.hidden, shape.hidden, bias=True) for _ in range(4))
+        self.kernel: Kernel | None = None  # computes attention in place of `attend`
 
     def forward(self, x_BSH: Tensor, pattern: Pattern) -> Tensor:
         q_BSND, k_BSND, v_BSND = (part(x_BSH).unflatten(-1, (-1, self.head_dim)) for part in (self.q, self.k, self.v))
-        return self.o(attend(q_BSND, k_BSND, v_BSND, pattern).flatten(-2))
+        return self.o((self.kernel or attend)(q_BSND, k_BSND, v_BSND, pattern).flatten(-2))
 
 
 class MLP(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from burnish.models.decoder import Decoder
 from burnish.models.rotary import rotary_angles
-from burnish.models.view import view
+from burnish.models.view import mask_dtype, view
 from burnish.ops.cross_entropy import chunked_cross_entropy
 
 Pieces = tuple[tuple[int, ...], ...]
@@ -44,7 +44,7 @@ class StageDecoder(nn.Module):
         if self.embed is not None:
             x_BsH = self.embed(ids_BS)
         assert x_BsH is not None
-        seen = view(ids_BS, segments, None, None, shape.window, x_BsH.dtype)
+        seen = view(ids_BS, segments, None, None, shape.window, mask_dtype(self.layers, x_BsH.dtype))
         positions_BS = seen.positions if positions_BS is None else positions_BS
         if self.positions is not None:
             x_BsH = x_BsH + self.positions(positions_BS)
