@@ -67,7 +67,8 @@ def _judged(model: str, task: Path, batch: int, device: str, json: bool) -> None
     with Screen().task("judge examples") as watch:
         found = evaluate_task(open_model(model), task, batch=batch, device=device, progress=watch)
     if json:
-        print(jsonlib.dumps({"model": model, "task": str(task), "device": device} | asdict(found), indent=1))
+        scores = {name: value for name, value in asdict(found).items() if name != "right"}
+        print(jsonlib.dumps({"model": model, "task": str(task), "device": device} | scores, indent=1))
         return
     for line in task_lines(found):
         print(printable(line))

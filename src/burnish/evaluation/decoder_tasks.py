@@ -16,7 +16,7 @@ from burnish.data.tokenizer import Tokenizer
 from burnish.errors import UserError
 from burnish.evaluation.choices import continuation, log_likelihoods, taken
 from burnish.evaluation.task_score import Job, TaskScore
-from burnish.load.model import load_model
+from burnish.load.model import config_of, load_model
 from burnish.models.decoder import Decoder
 from burnish.serve.generate import complete
 from burnish.serve.sampling import Sampling
@@ -40,13 +40,16 @@ def judge_choices(job: Job) -> TaskScore:
     scores = log_likelihoods(model, texts, job.batch, lambda done: job.done(done, len(texts)))
     if not all(map(math.isfinite, scores)):
         raise UserError(f"{job.checkpoint.where}: the model's scores are not finite")
-    right = right_by_byte = at = 0
+    right: list[bool] = []
+    right_by_byte = at = 0
     for choices, answer in asked:
         best, best_by_byte = taken(scores[at : at + len(choices)], choices)
-        right, right_by_byte = right + (best == answer), right_by_byte + (best_by_byte == answer)
+        right.append(best == answer)
+        right_by_byte += best_by_byte == answer
         at += len(choices)
     about = f"likelihood of each choice after its prompt: {len(asked):,} questions, {len(texts):,} choices"
-    return TaskScore(about, len(asked), {"acc": right / len(asked), "acc_norm": right_by_byte / len(asked)})
+    scores_of = {"acc": sum(right) / len(asked), "acc_norm": right_by_byte / len(asked)}
+    return TaskScore(about, len(asked), scores_of, right=tuple(right))
 
 
 def judge_answers(job: Job) -> TaskScore:
@@ -61,15 +64,16 @@ def judge_answers(job: Job) -> TaskScore:
     lines = any("\n" in answer.strip() for _, _, answer in asked)
     options = Sampling(max_new_tokens=job.new_tokens, eos=config.eos, stop=() if lines else ("\n",))
     order = sorted(range(len(asked)), key=lambda k: -len(prompts[k]))
-    right = 0
+    right = [False] * len(asked)
     for at in range(0, len(order), job.batch):
         rows = order[at : at + job.batch]
         done = complete(model, [prompts[k] for k in rows], options, decode=tokenizer.decode)
-        right += sum(one.text.strip() == asked[k][2].strip() for k, one in zip(rows, done, strict=True))
+        for k, one in zip(rows, done, strict=True):
+            right[k] = one.text.strip() == asked[k][2].strip()
         job.done(at + len(rows), len(order))
     until = f"{job.new_tokens} tokens" if lines else f"the end of its line, {job.new_tokens} tokens at most"
     about = f"greedy text to {until} against the answer: {len(asked):,} prompts"
-    return TaskScore(about, len(asked), {"exact_match": right / len(asked)})
+    return TaskScore(about, len(asked), {"exact_match": sum(right) / len(asked)}, right=tuple(right))
 
 
 def _decoder(job: Job) -> tuple[Decoder, ModelConfig, Tokenizer]:
@@ -77,7 +81,10 @@ def _decoder(job: Job) -> tuple[Decoder, ModelConfig, Tokenizer]:
     if files is None:
         raise UserError(f"{job.checkpoint.where}: holds no tokenizer, so no text can be read with it")
     dtype = torch.float32 if job.device == "cpu" else None
-    model, config = load_model(job.checkpoint, dtype=dtype, device=job.device)
+    if job.model is not None:
+        model, config = job.model, config_of(job.checkpoint)
+    else:
+        model, config = load_model(job.checkpoint, dtype=dtype, device=job.device)
     tokenizer = Tokenizer.read(files.tokenizer, job.checkpoint.where, config.eos, files.settings or None)
     tokenizer.check_vocab(config.vocab)
     return model.eval(), config, tokenizer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,30 @@ from burnish.serve.embed import Embedder, Text
 
 def judge_classes(job: Job) -> TaskScore:
     """The class with the highest score of the encoder's head."""
-    made = Embedder.of(job.checkpoint, job.device)
+    made = _embedder(job)
     labels = made.config.labels
     truth = [labels[_class_of(row["label"], labels, where)] for where, row in job.rows]
     texts = _texts(job)
     scores = made.classify(texts, progress=lambda done: job.done(done, len(texts)))
     if not np.isfinite(scores).all():
         raise UserError(f"{job.checkpoint.where}: the model's scores are not finite")
-    counts = counted(truth, [labels[k] for k in scores.argmax(1)])
-    return _of_counts("the head's class of each text", counts)
+    return _of_guesses("the head's class of each text", truth, [labels[k] for k in scores.argmax(1)])
 
 
 def judge_nearest(job: Job) -> TaskScore:
     """The class whose mean vector is nearest, each text left out of its own class's mean."""
-    made = Embedder.of(job.checkpoint, job.device)
+    made = _embedder(job)
     truth = [_name_of(row["label"], where) for where, row in job.rows]
     if len(set(truth)) < 2:
         raise UserError(f"{_file(job)}: every label is {truth[0]!r}; at least two classes are needed")
-    found = counted(truth, nearest_mean(_vectors(made, _texts(job), job), truth))
+    guessed = nearest_mean(_vectors(made, _texts(job), job), truth)
     about = "the class whose mean vector is nearest, each text left out of its own class's mean"
-    return _of_counts(f"{about}; vectors: {made.pooling}", found)
+    return _of_guesses(f"{about}; vectors: {made.pooling}", truth, guessed)
 
 
 def judge_correlation(job: Job) -> TaskScore:
     """Correlation of the cosine of a pair's vectors with the score it was given."""
-    made = Embedder.of(job.checkpoint, job.device)
+    made = _embedder(job)
     given = [number_of_row(row, "score", where) for where, row in job.rows]
     pairs = _texts(job)
     vectors = _vectors(made, [text for pair in pairs for text in pair], job).astype(np.float64)
@@ -56,14 +56,20 @@ def judge_correlation(job: Job) -> TaskScore:
     return TaskScore(f"cosine of {len(given):,} pairs beside their scores; vectors: {made.pooling}", len(given), scores)
 
 
-def _of_counts(about: str, counts: Mapping[str, ClassCounts]) -> TaskScore:
-    found = dict(counts)
+def _embedder(job: Job) -> Embedder:
+    made = Embedder.of(job.checkpoint, job.device)
+    return made if job.model is None else replace(made, model=job.model)
+
+
+def _of_guesses(about: str, truth: Sequence[str], guessed: Sequence[str]) -> TaskScore:
+    found: dict[str, ClassCounts] = dict(counted(truth, guessed))
     total = sum(c.there for c in found.values())
     scores = {"accuracy": accuracy(found), "macro_f1": macro_f1(found)}
     classes: dict[str, dict[str, float]] = {
         name: {"there": c.there, "guessed": c.guessed, "right": c.right, "f1": c.f1} for name, c in found.items()
     }
-    return TaskScore(f"{about}: {total:,} texts", total, scores, classes)
+    right = tuple(one == other for one, other in zip(truth, guessed, strict=True))
+    return TaskScore(f"{about}: {total:,} texts", total, scores, classes, right)
 
 
 def _vectors(made: Embedder, texts: list[Any], job: Job) -> np.ndarray:

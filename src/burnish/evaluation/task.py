@@ -58,9 +58,10 @@ def evaluate_task(
     new_tokens: int = 64,
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
+    model: Any = None,
 ) -> TaskScore:
     """Judge the model of a checkpoint by a .jsonl or .csv file. `batch`: rows of a decoder at once; `new_tokens`: most that
-    it writes for an answer.
+    it writes for an answer. `model`: judged in the place of the checkpoint's own weights.
 
     Raises UserError naming file and line for every fault of the file, and for columns and a kind of model that do not go
     together.
@@ -68,7 +69,7 @@ def evaluate_task(
     rows = list(table_rows(path))
     way = way_of(rows[0][1], kind_of(checkpoint), checkpoint.where, str(path))
     _check_columns(rows, way)
-    return way.judge(Job(checkpoint, rows, way.texts, batch, new_tokens, device, progress))
+    return way.judge(Job(checkpoint, rows, way.texts, batch, new_tokens, device, progress, model))
 
 
 def kind_of(checkpoint: Checkpoint) -> str:
