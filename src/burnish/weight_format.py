@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import prod
 from typing import Any
 
@@ -73,6 +74,12 @@ class IntWeights:
 def legal_groups(inputs: tuple[int, ...]) -> str:
     """Half a sentence: which usual groups divide all of these input sizes."""
     return f"these do: {', '.join(map(str, [g for g in (32, 64, 128) if not any(n % g for n in inputs)] + [-1]))}"
+
+
+def fits(module: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern fits a module's name, whole (`layers.0.mlp.down`) or behind the layer's number, or its last part."""
+    parts = (module, module.split(".", 2)[-1], module.rsplit(".", 1)[-1])
+    return any(fnmatchcase(part, pattern) for part in parts for pattern in patterns)
 
 
 def words(count: int, bits: int) -> int:
