@@ -42,8 +42,9 @@ LAYERS = (
         "stage_cut",
     ),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
+    ("verified",),
     ("ops", "data", "describe", "reported", "tensors", "layout", "weight_format", "gguf_files"),
-    ("encoders",),
+    ("encoders", "pruned_sizes"),
     ("load",),
     ("compress",),
     ("techniques",),
@@ -57,7 +58,10 @@ LAYERS = (
     ("apply", "planner", "recipe_price", "plan", "lock", "run_folder", "launch"),
     ("train", "export", "serve", "measure", "measure_live"),
     ("evaluation",),
-    ("compress.passes", "compress.verify"),
+    tuple(
+        f"compress.{name}"
+        for name in ("divergence", "metrics", "sensitivity", "subject", "judging", "verify", "passes", "flow")
+    ),
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
     ("run",),
     ("prove",),
@@ -100,8 +104,6 @@ TORCH_AT_IMPORT = {
     "evaluation",
     "train",
     "compress",
-    "compress.passes",
-    "compress.verify",
     "export",
     "serve",
     "measure",
