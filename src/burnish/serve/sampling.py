@@ -5,7 +5,7 @@ Shape letters: B rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +19,18 @@ from burnish.errors import UserError
 class Sampling:
     """Options of one generation. Raises UserError naming the option and its legal values.
 
-    temperature 0 is greedy; top_k 0 and top_p 1 keep every token; a `stop` string ends a row and is not part of its
-    text; an `eos` token ends a row likewise.
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep every token; a `stop` string ends a row and is not part of its
+    text; an `eos` token ends a row likewise. Penalties (0: none) lower the scores of tokens that a row has written:
+    `presence_penalty` once, `frequency_penalty` each time.
     """
 
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
     eos: int | tuple[int, ...] | None = None
@@ -37,6 +41,9 @@ class Sampling:
             "temperature": (0 <= self.temperature < float("inf"), "0 (greedy) or more"),
             "top_k": (self.top_k >= 0, "0 (all) or more"),
             "top_p": (0 < self.top_p <= 1, "more than 0, at most 1 (all)"),
+            "min_p": (0 <= self.min_p < 1, "0 (all) or more, less than 1"),
+            "presence_penalty": (-2 <= self.presence_penalty <= 2, "-2 to 2"),
+            "frequency_penalty": (-2 <= self.frequency_penalty <= 2, "-2 to 2"),
             "seed": (self.seed >= 0, "0 or more"),
             "stop": (not isinstance(self.stop, str) and all(self.stop), "a tuple of strings that are not empty"),
         }
@@ -72,17 +79,27 @@ def choose(logits_BV: Tensor, options: Sampling, generators: Sequence[np.random.
     return ids_BV.gather(1, rank_B1)[:, 0].tolist()
 
 
+def penalised(logits_V: Tensor, options: Sampling, written: Mapping[int, int]) -> Tensor:
+    """The scores of a row that has `written` tokens so many times, with its penalties."""
+    if not written or not (options.presence_penalty or options.frequency_penalty):
+        return logits_V
+    ids = torch.tensor(list(written), device=logits_V.device)
+    times = torch.tensor(list(written.values()), dtype=logits_V.dtype, device=logits_V.device)
+    return logits_V.index_add(0, ids, -(options.presence_penalty + options.frequency_penalty * times))
+
+
 def kept(logits_BV: Tensor, options: Sampling) -> tuple[Tensor, Tensor]:
     """Token ids by falling probability and their cumulative weights (float64; what the options drop weighs nothing).
 
     Temperature first, then the top_k largest, then the smallest set of those that holds top_p of their probability
-    (nucleus sampling, Holtzman et al. 2020). The largest is always kept. Equal scores stay in the order of their ids.
+    (nucleus sampling, Holtzman et al. 2020), then those with min_p of the largest probability (Nguyen et al. 2024, arXiv
+    2407.01082). The largest is always kept. Equal scores stay in the order of their ids.
     """
     scaled_BV, ids_BV = (logits_BV.double() / options.temperature).sort(dim=-1, descending=True, stable=True)
     if 0 < options.top_k < scaled_BV.shape[1]:
         scaled_BV, ids_BV = scaled_BV[:, : options.top_k], ids_BV[:, : options.top_k]
     probability_BV = scaled_BV.softmax(-1)
     before_BV = probability_BV.cumsum(-1) - probability_BV  # what the more likely tokens hold together
-    outside = before_BV >= options.top_p
+    outside = (before_BV >= options.top_p) | (probability_BV < options.min_p * probability_BV[:, :1])
     outside[:, 0] = False
     return ids_BV, probability_BV.masked_fill(outside, 0.0).cumsum(-1)

@@ -1,0 +1,119 @@
+"""Pages of the pool of keys and values: who holds them, which are free, and which still hold a prefix that may come again.
+
+A page has room for `size` positions of one sequence. A full page is known by its tokens and by all that came before them, so
+that another sequence with the same beginning reads it instead of computing it (Kwon et al. 2023, "PagedAttention", arXiv
+2309.06180, sections 4.3 and 4.4). Held pages are counted; one that nobody holds keeps its content until its room is needed,
+the one unused for longest first. A sequence gets neighbouring pages as long as there are any: attention reads neighbours as
+one piece of memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+ROOT = 0  # what comes before a first page
+
+
+class Full(Exception):
+    """No page is free."""
+
+
+class Pages:
+    """`count` pages of `size` positions each."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.size = count, size
+        self._held = [0] * count
+        self._empty = bytearray(b"\x01" * count)  # free, and nothing in it is known
+        self._empty_count = count
+        self._idle: OrderedDict[int, None] = OrderedDict()  # free with known content, unused for longest first
+        self._known: dict[tuple[int, tuple[int, ...]], int] = {}  # (what came before, tokens) -> page
+        self._content: dict[int, tuple[int, tuple[int, ...], int]] = {}  # page -> (before, tokens, its own mark)
+        self._marks = ROOT
+
+    @property
+    def free(self) -> int:
+        """Pages that can be taken."""
+        return self._empty_count + len(self._idle)
+
+    def needed(self, positions: int) -> int:
+        """Pages for that many positions."""
+        return -(-positions // self.size)
+
+    def match(self, tokens: Sequence[int]) -> list[int]:
+        """The pages that hold the longest known beginning of `tokens`, now held once more.
+
+        At least one token is left out: something must be computed to know what comes next.
+        """
+        found: list[int] = []
+        before = ROOT
+        for start in range(0, (len(tokens) - 1) // self.size * self.size, self.size):
+            page = self._known.get((before, tuple(tokens[start : start + self.size])))
+            if page is None:
+                break
+            if not self._held[page]:
+                del self._idle[page]
+            self._held[page] += 1
+            before = self._content[page][2]
+            found.append(page)
+        return found
+
+    def take(self, after: int | None = None) -> int:
+        """A page to write to, next to `after` if that is free. Raises Full."""
+        if after is not None and after + 1 < self.count and self._empty[after + 1]:
+            page = after + 1
+        elif self._empty_count:
+            page = self._roomiest()
+        elif self._idle:
+            page, _ = self._idle.popitem(last=False)
+            self._forget(page)
+        else:
+            raise Full
+        if self._empty[page]:
+            self._empty[page] = 0
+            self._empty_count -= 1
+        self._held[page] = 1
+        return page
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Give pages back, those of a sequence in its order; known ones are kept as long as there is room, tails first to go."""
+        for page in reversed(pages):
+            self._held[page] -= 1
+            if self._held[page] == 0:
+                if page in self._content:
+                    self._idle[page] = None
+                else:
+                    self._empty[page] = 1
+                    self._empty_count += 1
+
+    def fill(self, page: int, before: int, tokens: Sequence[int]) -> int:
+        """Say that a page is full of `tokens` that came after `before`; returns its own mark, for the page after it."""
+        key = (before, tuple(tokens))
+        if page not in self._content:
+            self._marks += 1
+            self._content[page] = (*key, self._marks)
+            self._known.setdefault(key, page)
+        return self._content[page][2]
+
+    def mark(self, page: int) -> int:
+        """What the page after a known one names as coming before it."""
+        return self._content[page][2]
+
+    def _forget(self, page: int) -> None:
+        before, tokens, _ = self._content.pop(page)
+        if self._known.get((before, tokens)) == page:
+            del self._known[before, tokens]
+
+    def _roomiest(self) -> int:
+        """The first page of the longest row of empty ones, so that who takes it can go on beside it."""
+        best, length = 0, 0
+        start = self._empty.find(1)
+        while start >= 0:
+            end = self._empty.find(0, start)
+            end = self.count if end < 0 else end
+            if end - start > length:
+                best, length = start, end - start
+            start = self._empty.find(1, end)
+        # Behind the first page comes whoever holds the page before it: leave that one half of a large gap.
+        return best + length // 2 if best > 0 and length > 2 else best

@@ -1,0 +1,1 @@
+"""Runners: what computes the parts of a decoder between one attention and the next."""

@@ -1,0 +1,55 @@
+"""What a runner is: everything of a decoder but attention, which the engine computes over its pool.
+
+Between the attentions of two layers lie products whose weights are all that matters for speed: one runner may compute them
+with torch, another with a graph of quantized products. Shape letters: T packed tokens, H hidden size, N query heads, K
+key/value heads, D size of one head, R rows whose scores are asked for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from burnish.config import ModelConfig
+
+
+class Made(NamedTuple):
+    """Hidden states [T, H] before a layer's attention, and its queries [T, N, D], keys and values [T, K, D], turned already.
+
+    `places` is what the runner itself needs of the positions at every layer.
+    """
+
+    hidden: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    places: Any
+
+
+class Runner(Protocol):
+    """One model on one device."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:
+        """Embed tokens and open the first layer."""
+        ...
+
+    def go_on(self, layer: int, made: Made, attended_TND: Tensor) -> Made:
+        """Close a layer with what its attention gave, and open the next one."""
+        ...
+
+    def scores(self, made: Made, attended_TND: Tensor, rows_R: Tensor) -> Tensor:
+        """Close the last layer; logits [R, V] of some of the tokens, float32 at least."""
+        ...
