@@ -48,7 +48,7 @@ LAYERS = (
     ("load",),
     ("compress",),
     ("techniques",),
-    ("passes",),
+    ("passes", "compressions"),
     ("rates", "memory"),
     ("links", "timing", "data_time", "crossing", "step_time", "price"),
     ("recipe", "recipes", "recipe_files", "simulate", "chart", "document", "page", "report"),
@@ -72,6 +72,7 @@ LAYERS = (
         "cli_hardware",
         "cli_models",
         "cli_eval",
+        "cli_compress",
         "cli_embed",
         "cli_launch",
         "cli",
@@ -135,7 +136,7 @@ def check(root: Path) -> tuple[str, list[str]]:
         problems += [f"{source.path}:{line}: {unit} imports {name}" for name, line in foreign(unit, source.tree)]
     problems += [f"mutual imports: {' -> '.join(loop)}" for loop in loops(graph)]
     problems += torch_loaded(
-        root, [m for m in modules if unit_of(m) not in TORCH_AT_IMPORT and m != "burnish.__main__"]
+        root, [m for m in modules if unit_of(m).split(".")[0] not in TORCH_AT_IMPORT and m != "burnish.__main__"]
     )
     return f"{len(modules)} modules, {sum(map(len, graph.values()))} imports inside the package", problems
 

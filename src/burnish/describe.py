@@ -60,8 +60,13 @@ def describe(model: ModelConfig | Architecture, shapes: Shapes, stack: Stack = O
         shapes.micro,
         T,
         shapes.step_rows * shapes.seq,
-        head_layers=_products(blocks[-1]) / _layer(blocks),
+        head_layers=head_layers(blocks),
     )
+
+
+def head_layers(blocks: list[Block]) -> N:
+    """What the head, which is the last block, weighs in layers: its products by those of a layer, the mean over all kinds."""
+    return _products(blocks[-1]) / _layer(blocks)
 
 
 def _products(block: Block) -> N:
