@@ -12,6 +12,7 @@ from math import prod
 from burnish.config import ModelConfig
 from burnish.encoders.config import EncoderConfig
 from burnish.encoders.tensors import encoder_shapes
+from burnish.tables.encoders import NONE
 from burnish.tensors import tensor_shapes
 from burnish.weight_format import IntWeights
 
@@ -74,8 +75,10 @@ def decoder_initialisers(config: ModelConfig, kinds: Mapping[str, Kind], fused: 
 
 
 def encoder_initialisers(config: EncoderConfig, kinds: Mapping[str, Kind], fused: bool) -> dict[str, Stored]:
-    """Those of an encoder's file."""
-    return _of_shapes(encoder_shapes(config), kinds, fused)
+    """Those of an encoder's file; a pooler that no head reads is left out."""
+    unread = ("pooler.",) if config.head == NONE else ()
+    shapes = {name: shape for name, shape in encoder_shapes(config).items() if not name.startswith(unread)}
+    return _of_shapes(shapes, kinds, fused)
 
 
 def total_bytes(initialisers: Mapping[str, Stored]) -> int:

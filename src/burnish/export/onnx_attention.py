@@ -74,6 +74,16 @@ def causal_positions(graph: Graph, windows: set[int], tables: tuple[str, str] | 
     return Positions(new, everything, at, keys_at, masks, turns)
 
 
+def every_position(graph: Graph) -> Positions:
+    """From input_ids and attention_mask [B, S]: positions counted over the real tokens of a row; all real ones are seen."""
+    new = graph.once(("new",), "Shape", "input_ids", start=1, end=2)
+    one = graph.constant(1, INT64)
+    at = graph.add("Max", graph.add("Sub", graph.add("CumSum", "attention_mask", one), one), graph.constant(0, INT64))
+    real = graph.add("Cast", graph.add("Unsqueeze", "attention_mask", graph.ints(1, 2, 3)), to=9)
+    mask = graph.add("Where", real, graph.constant(0.0, FLOAT), graph.constant(HIDDEN, FLOAT))
+    return Positions(new, new, at, at, {0: mask})
+
+
 def split_heads(graph: Graph, x: str, new: str, heads: int, size: int) -> str:
     """[T, heads * D] -> [B, S, heads, D]."""
     shape = graph.once(("heads", heads), "Concat", graph.ints(-1), new, graph.ints(heads), graph.ints(size), axis=0)
@@ -89,32 +99,45 @@ def rotated(graph: Graph, x: str, turns: tuple[str, str], size: int) -> str:
     return graph.add("Concat", turned, other, axis=-1)
 
 
-def standard_attention(
-    graph: Graph, heads: Heads, given: tuple[str, str, str], seen: Positions, past: tuple[str, str], present: list[str]
-) -> str:
-    """Queries, keys and values [B, S, heads, D] -> [T, N * D]; `present` names the keys and values then held, [B, K, L, D]."""
-    query, key, value = given
+def with_past(graph: Graph, fresh: tuple[str, str], past: tuple[str, str], present: list[str]) -> None:
+    """New keys and values [B, S, K, D] behind the cached ones [B, K, P, D]; `present` names the results, [B, K, L, D]."""
+    for index, (cached, new) in enumerate(zip(past, fresh, strict=True)):
+        graph.add_many(
+            "Concat", cached, graph.add("Transpose", new, perm=[0, 2, 1, 3]), outputs=[present[index]], axis=2
+        )
+
+
+def standard_attention(graph: Graph, heads: Heads, query: str, held: tuple[str, str], seen: Positions) -> str:
+    """Queries [B, S, N, D], keys and values [B, K, L, D] -> [T, N * D]."""
     group = heads.queries // heads.keys
-    for index, (cached, fresh) in enumerate(zip(past, (key, value), strict=True)):
-        turned = graph.add("Transpose", fresh, perm=[0, 2, 1, 3])
-        graph.add_many("Concat", cached, turned, outputs=[present[index]], axis=2)
     scaled = graph.add("Mul", query, graph.constant(1 / sqrt(heads.size), FLOAT))
     grouped = _reshaped(graph, scaled, "apart", (-1, seen.new, heads.keys, group, heads.size))
     # the queries that read one key head lie below each other: one product a key head
     stacked = graph.add(
         "Reshape", graph.add("Transpose", grouped, perm=[0, 2, 3, 1, 4]), graph.ints(0, 0, -1, heads.size)
     )
-    turned = graph.add("Transpose", present[0], perm=[0, 1, 3, 2])
+    turned = graph.add("Transpose", held[0], perm=[0, 1, 3, 2])
     scores = _reshaped(
         graph, graph.add("MatMul", stacked, turned), "scores", (-1, heads.keys, group, seen.new, seen.all)
     )
     weights = graph.add("Softmax", graph.add("Add", scores, seen.masks[heads.window]), axis=-1)
     below = _reshaped(graph, weights, "below", (0, heads.keys, -1, seen.all))
     mixed = _reshaped(
-        graph, graph.add("MatMul", below, present[1]), "mixed", (-1, heads.keys, group, seen.new, heads.size)
+        graph, graph.add("MatMul", below, held[1]), "mixed", (-1, heads.keys, group, seen.new, heads.size)
     )
     together = graph.add("Transpose", mixed, perm=[0, 3, 1, 2, 4])
     return graph.add("Reshape", together, graph.ints(-1, heads.queries * heads.size))
+
+
+def fused_encoder_attention(graph: Graph, heads: Heads, given: tuple[str, str, str]) -> str:
+    """Queries, keys and values [T, N * D] -> [T, N * D]; every position sees the real ones of its row."""
+    new = graph.once(("new",), "Shape", "input_ids", start=1, end=2)
+    width = graph.ints(heads.queries * heads.size)
+    shape = graph.once(("rows",), "Concat", graph.ints(-1), new, width, axis=0)
+    apart = [graph.add("Reshape", x, shape) for x in given]
+    real = graph.once(("real",), "Cast", "attention_mask", to=6)
+    mixed = graph.add("MultiHeadAttention", *apart, "", real, contrib=True, num_heads=heads.queries)
+    return graph.add("Reshape", mixed, graph.ints(-1, heads.queries * heads.size))
 
 
 def fused_attention(

@@ -19,6 +19,7 @@ from burnish.export.onnx_attention import (
     rotated,
     split_heads,
     standard_attention,
+    with_past,
 )
 from burnish.export.onnx_graph import FLOAT, INT64, OPSET, Graph
 from burnish.export.onnx_linear import Form, linear
@@ -136,7 +137,8 @@ def _attention(graph: Graph, form: Form, i: int, module: Attention, heads: Heads
     if form.fused:
         mixed = fused_attention(graph, heads, (query, key, value), kept, present, rotary)
     else:
-        mixed = standard_attention(graph, heads, (query, key, value), seen, kept, present)
+        with_past(graph, (key, value), kept, present)
+        mixed = standard_attention(graph, heads, query, (present[0], present[1]), seen)
     return linear(graph, form, f"{scope}.o", matrix_of(f"{scope}.o", module.o), mixed)
 
 

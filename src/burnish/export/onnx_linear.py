@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from burnish.errors import UserError
 from burnish.export.onnx_graph import FLOAT, Array, Graph
 from burnish.export.onnx_matrix import Matrix, packed
 from burnish.onnx_layout import Stored, matrix
+
+BLOCKS = (16, 32, 64, 128, 256)  # that MatMulNBits takes
 
 
 @dataclass(frozen=True)
@@ -17,11 +20,13 @@ class Form:
 
     `accuracy`: of the products of 4-bit matrices with float inputs in a fused graph: 1 keeps them in float32, 4 rounds the
     inputs to 8 bits a block. `unsigned`: inputs of 8-bit products are 0..255 around 128 in place of -128..127 around 0.
+    `flat`: hidden states are [T, H] in a fused graph too.
     """
 
     fused: bool = False
     accuracy: int = 1
     unsigned: bool = False
+    flat: bool = False
 
 
 PORTABLE = Form()
@@ -66,6 +71,9 @@ def _laid_out(held: Matrix, ending: str, fused: bool) -> Array:
 def _blocks(graph: Graph, form: Form, held: Matrix, x: str, kept: dict[str, str], bias: str) -> str:
     assert held.kind is not None
     out, width = held.shape
+    if held.kind.group not in BLOCKS:
+        blocks = ", ".join(map(str, BLOCKS))
+        raise UserError(f"groups of {held.kind.group} inputs: onnxruntime has {blocks}; use the portable form")
     given = [x, kept["weight"], kept["weight_scale"], kept.get("weight_zero_point", ""), "", bias]
     while not given[-1]:
         given.pop()
@@ -81,10 +89,20 @@ def _standard_blocks(graph: Graph, held: Matrix, kept: dict[str, str]) -> str:
 
 
 def _eight_bits(graph: Graph, form: Form, held: Matrix, x: str, kept: dict[str, str]) -> str:
-    if "input_scale" in kept:
-        weight = graph.add("DequantizeLinear", kept["weight"], kept["weight_scale"], axis=0)
-        return graph.add("Gemm", _rounded(graph, form, held, x, kept["input_scale"]), weight, transB=1)
-    return _dynamic(graph, x, kept)
+    """As the matrix's inputs are rounded: not at all, by a stored scale, or by one of each position's own."""
+    assert held.kind is not None
+    if held.kind.inputs == "token":
+        return _dynamic(graph, x, kept)
+    weight = graph.add("DequantizeLinear", kept["weight"], kept["weight_scale"], axis=0)
+    rounded = _rounded(graph, form, held, x, kept["input_scale"]) if held.kind.inputs else x
+    if not form.fused or form.flat:
+        return graph.add("Gemm", rounded, weight, transB=1)
+    out, width = held.shape
+    made = graph.add("Gemm", graph.add("Reshape", rounded, graph.ints(-1, width)), weight, transB=1)
+    shape = graph.once(
+        ("back", out), "Concat", graph.once(("rows", "sequence"), "Shape", "input_ids"), graph.ints(out), axis=0
+    )
+    return graph.add("Reshape", made, shape)
 
 
 def _rounded(graph: Graph, form: Form, held: Matrix, x: str, scale: str) -> str:

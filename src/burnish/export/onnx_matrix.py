@@ -18,8 +18,6 @@ from burnish.export.onnx_graph import FLOAT, Array
 from burnish.onnx_layout import Kind
 from burnish.weight_format import IntWeights
 
-BLOCKS = (16, 32, 64, 128, 256)  # that MatMulNBits takes
-
 
 @dataclass(frozen=True)
 class Matrix:
@@ -49,7 +47,10 @@ def matrix_of(name: str, module: nn.Module) -> Matrix:
     given: Any = getattr(module, "stored", None)
     if given is not None:
         (stored,) = given()
-        return (_int4 if "weight_packed" in stored else _int8)(name, stored, vector)
+        if "weight_packed" in stored:
+            return _int4(name, stored, vector)
+        scheme: Any = getattr(module, "scheme", None)
+        return _int8(name, stored, vector, scheme.inputs if scheme is not None else "token")
     weight = getattr(module, "weight", None)
     if not isinstance(module, nn.Linear | nn.Embedding) or weight is None or list(module.children()):
         raise UserError(
@@ -67,10 +68,6 @@ def _int4(name: str, stored: Mapping[str, Tensor], bias: Array | None) -> Matrix
     out, width = (int(n) for n in stored["weight_shape"])
     scale = array(stored["weight_scale"])
     group = width // scale.shape[1]
-    if group * scale.shape[1] != width or group not in BLOCKS:
-        raise UserError(
-            f"{name}: {width} inputs in groups of {group}; ONNX has blocks of {', '.join(map(str, BLOCKS))}"
-        )
     words = stored["weight_packed"].cpu().numpy()
     arrays = {"weight": nibbles(words.view(np.uint8))[:, :width], "weight_scale": scale}
     if (zeros := stored.get("weight_zero_point")) is None:
@@ -80,7 +77,7 @@ def _int4(name: str, stored: Mapping[str, Tensor], bias: Array | None) -> Matrix
     return Matrix(IntWeights(4, group, False, FLOAT), arrays, bias)
 
 
-def _int8(name: str, stored: Mapping[str, Tensor], bias: Array | None) -> Matrix:
+def _int8(name: str, stored: Mapping[str, Tensor], bias: Array | None, inputs: str) -> Matrix:
     if stored["weight"].dtype != torch.int8:
         raise UserError(f"{name}: integers stored as {stored['weight'].dtype} have no form in ONNX; int8 has")
     scale = array(stored["weight_scale"]).reshape(-1)
@@ -89,8 +86,7 @@ def _int8(name: str, stored: Mapping[str, Tensor], bias: Array | None) -> Matrix
         raise UserError(f"{name}: {len(scale)} scales for {len(arrays['weight'])} rows; ONNX export needs one a row")
     if (given := stored.get("input_scale")) is not None:
         arrays["input_scale"] = array(given).reshape(())
-    inputs = "tensor" if given is not None else "token"
-    return Matrix(IntWeights(8, -1, True, FLOAT, inputs), arrays, bias)
+    return Matrix(IntWeights(8, -1, True, FLOAT, "tensor" if given is not None else inputs), arrays, bias)
 
 
 def nibbles(packed: Array) -> Array:
