@@ -57,16 +57,27 @@ def save_folder(
     embedding, head = head_names(config)
     if config.tied and write_tied:
         tensors[head] = tensors[embedding].clone()  # save_file takes no two names for one memory
-    known = {} if trained_length is None else {TRAINED_LENGTH: trained_length}
-    special = {"bos_token_id": config.bos, "eos_token_id": config.eos, "pad_token_id": config.pad}
-    settings = {
-        "config.json": config.to_hf() | {"torch_dtype": dtype} | known,
-        "generation_config.json": {k: v for k, v in special.items() if v is not None},
-    }
-    with writing_model(Path(folder), settings, tensors, dtype, shard_bytes, metadata(config, write_tied)) as fresh:
+    with writing_model(
+        Path(folder),
+        settings_of(config, dtype, trained_length),
+        tensors,
+        dtype,
+        shard_bytes,
+        metadata(config, write_tied),
+    ) as fresh:
         if tokenizer is not None:
             write_tokenizer(tokenizer, config, fresh)
     return sorted(Path(folder).iterdir())
+
+
+def settings_of(config: ModelConfig, dtype: str, trained_length: int | None) -> dict[str, dict[str, Any]]:
+    """The settings of a model folder by file name."""
+    known = {} if trained_length is None else {TRAINED_LENGTH: trained_length}
+    special = {"bos_token_id": config.bos, "eos_token_id": config.eos, "pad_token_id": config.pad}
+    return {
+        "config.json": config.to_hf() | {"torch_dtype": dtype} | known,
+        "generation_config.json": {k: v for k, v in special.items() if v is not None},
+    }
 
 
 @contextlib.contextmanager
@@ -135,19 +146,20 @@ def refuse_overlap(state: Mapping[str, Tensor]) -> None:
 def _write_weights(
     folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, shard_bytes: int, about: dict[str, str]
 ) -> None:
-    parts = shards({name: tensor.numel() * dtype.itemsize for name, tensor in tensors.items()}, shard_bytes)
+    formats = {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
+    sizes = {name: tensor.numel() * formats[name].itemsize for name, tensor in tensors.items()}
+    parts = shards(sizes, shard_bytes)
     count = len(parts)
     weight_map: dict[str, str] = {}
     for number, names in enumerate(parts, 1):
         file = file_name(number, count)
-        part = {n: tensors[n].to(device="cpu", dtype=dtype).contiguous() for n in names}
+        part = {n: tensors[n].to(device="cpu", dtype=formats[n]).contiguous() for n in names}
         save_file(part, folder / file, metadata=about)
         _order_metadata(folder / file)
         shutil.copymode(folder / "config.json", folder / file)  # save_file makes it readable by its owner alone
         weight_map |= dict.fromkeys(names, file)
     if count > 1:
-        total = sum(t.numel() * dtype.itemsize for t in tensors.values())
-        _write_json(folder / INDEX, {"metadata": {"total_size": total} | about, "weight_map": weight_map})
+        _write_json(folder / INDEX, {"metadata": {"total_size": sum(sizes.values())} | about, "weight_map": weight_map})
 
 
 def _order_metadata(file: Path) -> None:

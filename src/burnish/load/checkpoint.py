@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from burnish.weight_format import IntWeights
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,6 +22,7 @@ class StoredTensor:
     """A tensor in a file. `format` is what an element is stored as: "float32", "bfloat16", "Q4_1", ...
 
     `read` gives it on the CPU, in that format where it is one of floating point, else in float32; a new copy each time.
+    `raw` gives what the file holds, integers too, where the format tells. `integers`: what the tensor is made of, if it is.
     """
 
     shape: tuple[int, ...]
@@ -27,6 +30,16 @@ class StoredTensor:
     bytes: int
     file: Path
     read: Callable[[], Tensor]
+    raw: Callable[[], Tensor] | None = None
+    integers: IntegerTensor | None = None
+
+
+@dataclass(frozen=True)
+class IntegerTensor:
+    """A matrix that a file keeps as integers: how, and the tensors of the file by their endings (`weight_scale`, ...)."""
+
+    scheme: IntWeights
+    parts: Mapping[str, StoredTensor]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from burnish.errors import UserError
 from burnish.layout import INDEX, SINGLE
 from burnish.load import pickle_file, safetensors_file
 from burnish.load.checkpoint import Checkpoint, StoredTensor, TokenizerFiles
+from burnish.load.integer_weights import with_integers
 from burnish.load.json_object import read_object
 from burnish.load.regular_file import inside, text_of, there
 
@@ -64,7 +65,7 @@ def _opened(folder: Path) -> Checkpoint:
         where=str(folder),
         format=kind,
         config=config,
-        tensors=tensors,
+        tensors=with_integers(config, tensors, str(folder)),
         tokenizer=_tokenizer(folder),
         generation=_settings(folder, GENERATION),
     )

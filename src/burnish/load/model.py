@@ -8,13 +8,14 @@ from math import prod
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.load.arrange import to_ours
 from burnish.load.checkpoint import Checkpoint, StoredTensor
 from burnish.load.folder import open_folder
+from burnish.load.integer_weights import integer_module
 from burnish.models.decoder import Decoder
 from burnish.tables.encoders import ENCODERS
 from burnish.tables.families import FAMILIES
@@ -36,10 +37,14 @@ class Comparison:
 
 
 def load_model(
-    checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    integers: bool = True,
 ) -> tuple[Decoder, ModelConfig]:
     """The decoder of a checkpoint; weights keep its format (the widest, if several; float32 for blocks of integers) unless
-    `dtype` is given.
+    `dtype` is given. Matrices that a folder keeps as integers stay so, unless `integers` is false.
 
     One copy of the weights is held: the model is built on the meta device and takes each tensor as it is read. Raises
     UserError naming file and key for whatever is missing, unexpected, of a wrong shape, or does not follow its tie.
@@ -57,14 +62,22 @@ def load_model(
     embedding, head = head_names(config)
     shapes = tensor_shapes(config)
     state: dict[str, Tensor] = {}
+    modules: dict[str, nn.Module] = {}
     for link in links(config):
-        if link.theirs != (head,) or not config.tied:
+        if integers and all(name in compared.found and compared.found[name].integers for name in link.theirs):
+            module = link.ours[0].removesuffix(".weight")
+            modules[module] = integer_module(link, compared.found, f"{module}.bias" in shapes).to(device)
+        elif link.theirs != (head,) or not config.tied:
             state |= to_ours(link, read, {name: shape[0] for name, shape in shapes.items()})
     if config.tied and head in compared.found and not torch.equal(read(head), state["embed.weight"]):
         raise UserError(
             f"{compared.found[head].file}: {head} differs from {embedding}, but config.json says they are tied"
         )
-    return materialise(empty(config), state), config
+    model = empty(config)
+    for name, made in modules.items():
+        model.set_submodule(name, made)
+        state |= {f"{name}.{part}": tensor for part, tensor in made.state_dict().items() if part != "bias"}
+    return materialise(model, state), config
 
 
 def config_of(checkpoint: Checkpoint) -> ModelConfig:
@@ -73,10 +86,14 @@ def config_of(checkpoint: Checkpoint) -> ModelConfig:
 
 
 def load_folder(
-    folder: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    integers: bool = True,
 ) -> tuple[Decoder, ModelConfig]:
     """The decoder of a model folder, as `load_model`."""
-    return load_model(open_folder(folder), dtype=dtype, device=device)
+    return load_model(open_folder(folder), dtype=dtype, device=device, integers=integers)
 
 
 def compare(checkpoint: Checkpoint, config: ModelConfig) -> Comparison:

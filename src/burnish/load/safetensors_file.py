@@ -89,8 +89,13 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(file: Path, version: tuple[int, ...], name: str, entry: _Entry) -> StoredTensor:
-    read = partial(_read, file, version, name, entry)
-    return StoredTensor(entry.shape, entry.format, entry.end - entry.start, file, read)
+    raw = partial(_read, file, version, name, entry)
+
+    def read() -> Tensor:
+        check_readable(file, name, entry.format)
+        return raw()
+
+    return StoredTensor(entry.shape, entry.format, entry.end - entry.start, file, read, raw)
 
 
 def check_readable(file: Path, name: str, kind: str) -> None:
@@ -143,7 +148,6 @@ def _read(file: Path, version: tuple[int, ...], name: str, entry: _Entry) -> Ten
     need_torch(f"{file}: reading weights")
     import torch
 
-    check_readable(file, name, entry.format)
     made = torch.empty(prod(entry.shape), dtype=getattr(torch, entry.format))
     into: Any = made.view(torch.uint8).numpy()
     try:

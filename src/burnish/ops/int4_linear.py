@@ -31,12 +31,13 @@ def pack(values: Tensor) -> Tensor:
     """int8 [rows, n] of -8 .. 7 -> int32 [rows, ceil(n / 8)]; what fills the last word is 0 as stored."""
     rows, count = values.shape
     nibbles = F.pad((values.to(torch.int16) + OFFSET).to(torch.uint8), (0, -count % PER_WORD))
-    return (nibbles[:, ::2] | (nibbles[:, 1::2] << 4)).contiguous().view(torch.int32).view(rows, -1)
+    # Laid out anew: of a single row or column the strides may be any.
+    return (nibbles[:, ::2] | (nibbles[:, 1::2] << 4)).reshape(-1).clone().view(torch.int32).view(rows, -1)
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
     """The first `count` integers of each row of `pack`'s result: int8 [rows, count]."""
-    halves = packed.contiguous().view(torch.uint8)
+    halves = packed.reshape(-1).clone().view(torch.uint8).view(len(packed), -1)
     nibbles = torch.stack((halves & 15, halves >> 4), dim=-1).flatten(1)[:, :count]
     return nibbles.view(torch.int8) - OFFSET
 
