@@ -106,7 +106,7 @@ def make_loss(recipe: Recipe, device: str) -> LanguageModelLoss:
     if recipe.train.init is None:
         model = Decoder(recipe.model, torch.Generator().manual_seed(recipe.train.seed))
     else:
-        model, _ = load_model(open_model(recipe.train.init), dtype=torch.float32)
+        model, _ = load_model(open_model(recipe.train.init), dtype=torch.float32, integers=False)
     return LanguageModelLoss(model.to(device))
 
 

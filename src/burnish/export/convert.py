@@ -74,7 +74,7 @@ def _as_folder(checkpoint: Checkpoint, to: Path, form: str | None) -> dict[str, 
         pooling = stated_pooling(checkpoint, shape)
         save_encoder(encoder, shape, to, dtype=stored, tokenizer=checkpoint.tokenizer, pooling=pooling)
     else:
-        model, config = load_model(checkpoint, dtype=dtype)
+        model, config = load_model(checkpoint, dtype=dtype, integers=False)
         trained, stored = checkpoint.config.get(TRAINED_LENGTH), _name(model.embed.weight)
         length = trained if isinstance(trained, int) else None
         save_folder(model, config, to, dtype=stored, tokenizer=checkpoint.tokenizer, trained_length=length)
