@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from burnish.mesh import Mesh
-from burnish.techniques import checkpointing, context, experts, lora, pipeline, precision, tensor, zero
+from burnish.techniques import checkpointing, context, experts, fp8, lora, pipeline, precision, tensor, zero
 
 if TYPE_CHECKING:
     from burnish.recipe import Recipe
@@ -111,6 +111,9 @@ PASSES: tuple[Technique, ...] = (
         "after context: a rank sends the tokens that it has, and a stage has whole sets of experts",
         section="parallel",
         used=lambda config, recipe: recipe.parallel.ep > 1,
+    ),
+    Technique(
+        "fp8", fp8, "after what splits a matrix: it casts a rank's part; before what moves whole layers and bytes"
     ),
     Technique(
         "pipeline",

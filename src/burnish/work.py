@@ -30,6 +30,7 @@ COLUMN, ROW, HEADS, TOKENS, EXPERT = "column", "row", "heads", "tokens", "expert
 WHOLE = "whole"  # nothing of it: an adapter's narrow product, which every rank makes
 # Copies in the other format, which exist only where products are made in 16 bits.
 ROUNDED, WIDENED = "rounded", "widened"
+QUANTISED = "quantised"  # one in 8 bits, which only some products read
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Bytes:
     index: N = 8
     rounded: N = 0
     widened: N = 0
+    quantised: N = 1
     logit: N = 4
 
     def of(self, saved: Iterable[Saved]) -> N:

@@ -22,12 +22,14 @@ class Linear(nn.Linear):
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__(in_features, out_features, bias=bias)
 
+    product = staticmethod(F.linear)  # an instance may have another: what makes x W^T + b
+
     def reset_parameters(self) -> None:
         """Leave the memory unwritten."""
 
     def forward(self, x: Tensor) -> Tensor:
         # Beside 16-bit products a bias, like every vector, stays in float32.
-        return F.linear(x, self.weight, None if self.bias is None else self.bias.to(x.dtype))
+        return self.product(x, self.weight, None if self.bias is None else self.bias.to(x.dtype))
 
 
 class Embedding(nn.Embedding):

@@ -41,9 +41,14 @@ def opened(x_BsH: Tensor, group: Group) -> Tensor:
     return whole
 
 
-def column(x_BSH: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """This rank's output features of a product. Saved: of an `opened` input this rank's tokens, else the input."""
+def column(x_BSH: Tensor, weight: Tensor, bias: Tensor | None, product: Any = F.linear) -> Tensor:
+    """This rank's output features of a product. Saved: of an `opened` input this rank's tokens, else the input.
+
+    A layer's own `product` sees to that itself.
+    """
     cast = None if bias is None else bias.to(x_BSH.dtype)
+    if product is not F.linear:
+        return product(x_BSH, weight, cast)
     kept = getattr(x_BSH, "kept", None)
     if kept is None or not torch.is_grad_enabled():
         return F.linear(x_BSH, weight, cast)

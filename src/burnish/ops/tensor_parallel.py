@@ -125,11 +125,8 @@ class TensorParallel(Member):
 
     def _closing(self, module: Any, x: Tensor) -> Tensor:
         """The sum of what ranks made of their parts; a bias is added once, to the sum."""
-        made = (
-            beside(module, x) + F.linear(x, module.weight)
-            if isinstance(module, Adapted)
-            else F.linear(x, module.weight)
-        )
+        product = partial(_product(module), x, module.weight, None)
+        made = beside(module, x) + product() if isinstance(module, Adapted) else product()
         whole = (ScatterSum if self.sequence else Sum).apply(made, self.group)
         return whole if module.bias is None else whole + module.bias.to(whole.dtype)
 
@@ -170,8 +167,15 @@ class TensorParallel(Member):
 def _column(module: Any, x: Tensor) -> Tensor:
     if isinstance(module, Adapted):
         narrow = column(x, module.a, None)
-        return F.linear(narrow * module.scale, module.b).add_(column(x, module.weight, module.bias))
-    return column(x, module.weight, module.bias)
+        wide = F.linear(narrow * module.scale, module.b)
+        return wide.add_(column(x, module.weight, module.bias, _product(module)))
+    return column(x, module.weight, module.bias, _product(module))
+
+
+def _product(module: Any) -> Callable[..., Tensor]:
+    """What a layer multiplies with; another library's layers have nothing of their own."""
+    product: Callable[..., Tensor] = getattr(module, "product", F.linear)
+    return product
 
 
 def _role(name: str, plan: Plan) -> str:
