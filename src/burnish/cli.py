@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_compress import compress
 from burnish.cli_embed import embed
 from burnish.cli_eval import evaluate
 from burnish.cli_hardware import hardware
@@ -41,6 +42,7 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 app.command("plan")(verb(plan))
 app.command("eval")(evaluate)
 app.command("embed")(embed)
+app.command("compress")(compress)
 app.command("launch")(launch)
 register_models(app)
 
@@ -84,15 +86,21 @@ def train(
 @app.command()
 def export(
     model: Annotated[str, typer.Argument(help="A run folder, or any other model (see `burnish inspect`).")],
-    to: Annotated[Path | None, typer.Option("--to", help="Folder, or FILE.gguf; default RUN/model.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder, FILE.gguf or FILE.onnx; default RUN/model.")] = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="float32, float16, bfloat16; GGUF: f16, q8_0, ...")
     ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="onnx; onnxruntime: with its own fused operators.")
+    ] = None,
+    head: Annotated[str, typer.Option(help="onnxruntime: the vocabulary as float32, int8 or int4.")] = "float32",
+    accuracy_level: Annotated[int, typer.Option(help="onnxruntime: 4 rounds inputs of 4-bit products to 8 bits.")] = 1,
+    force: Annotated[bool, typer.Option("--force", help="ONNX: keep 8-bit products that are slower here.")] = False,
 ) -> None:
-    """Write a model as a Hugging Face folder or a GGUF file, and check it by reading it again."""
+    """Write a model as a Hugging Face folder, a GGUF or an ONNX file, and check it by reading it again."""
     from burnish import finished, show
 
-    show.checks(finished.export(model, to, dtype))
+    show.checks(finished.export(model, to, dtype, finished.onnx_choices(to, form, (head, accuracy_level, force))))
 
 
 @app.command()

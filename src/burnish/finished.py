@@ -15,6 +15,7 @@ from burnish.reported import Report
 from burnish.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from burnish.export.onnx_choices import Choices
     from burnish.models.decoder import Decoder
 
 
@@ -25,16 +26,21 @@ def require_torch(verb: str) -> None:
             raise MissingExtra(verb, "train", package)
 
 
-def export(source: str | Path, to: Path | None = None, form: str | None = None) -> dict[str, bool | float | str]:
+def export(
+    source: str | Path, to: Path | None = None, form: str | None = None, onnx: Choices | None = None
+) -> dict[str, bool | float | str]:
     """Write a run's best checkpoint as a model folder (default RUN/model), or any other model in another format.
 
-    `form`: what elements are stored as; a `to` that ends in .gguf is a GGUF file. Raises UserError when there is none.
+    `form`: what elements are stored as; a `to` that ends in .gguf is a GGUF file. `onnx`: write it as ONNX, so chosen. Raises
+    UserError when there is none.
     """
     require_torch("burnish export")
     from burnish.export.convert import GGUF, convert
     from burnish.load.source import open_model
 
     path = Path(source)
+    if onnx is not None:
+        return _as_onnx(path, source, to, form, onnx)
     if not (path / recipe_files.LOCK_NAME).is_file():
         if to is None:
             raise UserError(f"{source}: is no run folder; say where the model goes with --to FOLDER or --to FILE.gguf")
@@ -43,6 +49,37 @@ def export(source: str | Path, to: Path | None = None, form: str | None = None) 
         _export_run(path, None, None)
         return convert(open_model(path), to, form) | _adapters_in(path, to)
     return _export_run(path, to, form)
+
+
+def onnx_choices(to: Path | None, form: str | None, given: tuple[str, int, bool]) -> Choices | None:
+    """How an ONNX file shall be, of the options of the command line; None where none is asked for.
+
+    Raises UserError for a format that there is not, and for options of ONNX beside another one.
+    """
+    if form is None and (to is None or to.suffix.lower() != ".onnx"):
+        if given != ("float32", 1, False):
+            raise UserError("--head, --accuracy-level and --force are options of --format onnx and onnxruntime")
+        return None
+    require_torch("burnish export")
+    from burnish.export.onnx_choices import PORTABLE, Choices
+
+    made = Choices(PORTABLE if form is None else form, *given)
+    made.check()
+    return made
+
+
+def _as_onnx(
+    path: Path, source: str | Path, to: Path | None, form: str | None, onnx: Choices
+) -> dict[str, bool | float | str]:
+    if to is None or form not in (None, "float32"):
+        what = "say where the file goes with --to FILE.onnx or --to FOLDER" if to is None else f"--dtype {form}"
+        raise UserError(f"{source}: {what}" + ("" if to is None else ": an ONNX file has float32 beside its integers"))
+    from burnish.export.onnx_convert import convert_onnx
+    from burnish.load.source import open_model
+
+    if (path / recipe_files.LOCK_NAME).is_file():
+        _export_run(path, None, None)
+    return convert_onnx(open_model(source), to, onnx)
 
 
 def _export_run(folder: Path, to: Path | None, form: str | None) -> dict[str, bool | float | str]:

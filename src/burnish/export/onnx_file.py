@@ -25,18 +25,17 @@ def writing(graph: Graph, path: Path, inside: int = INSIDE) -> Iterator[Path]:
     More than `inside` bytes of weights go to `path`.data. Raises UserError for a place that cannot be written.
     """
     target = replaced(path)
-    beside = sum(kept.stored.bytes for kept in graph.kept.values()) > inside
     fresh = target.with_name(f".{target.name}.{os.getpid()}.writing")
     place = fresh / target.name
     try:
         fresh.mkdir(parents=True)
-        _write(graph, place, beside)
+        write_graph(graph, place, inside)
         yield place
         for file in sorted(fresh.iterdir(), reverse=True):  # the weights before the graph that names them
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
             os.replace(file, target.with_name(file.name))
-        if not beside:
+        if not large(graph, inside):
             data_file(target).unlink(missing_ok=True)  # of an earlier, larger file of this name
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
@@ -52,11 +51,17 @@ def data_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def _write(graph: Graph, path: Path, beside: bool) -> None:
+def large(graph: Graph, inside: int = INSIDE) -> bool:
+    """Whether a graph's weights lie beside its file."""
+    return sum(kept.stored.bytes for kept in graph.kept.values()) > inside
+
+
+def write_graph(graph: Graph, path: Path, inside: int = INSIDE) -> None:
+    """Write a graph to `path` as it comes, in several steps, and have it checked. Raises OSError."""
     import onnx
     from onnx import helper
 
-    if beside:
+    if large(graph, inside):
         with data_file(path).open("wb") as file:
             tensors = [_beside(name, graph, file) for name in graph.kept]
     else:

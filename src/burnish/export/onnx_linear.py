@@ -130,8 +130,8 @@ def _rounded_by_position(graph: Graph, x: str) -> tuple[str, str]:
 
     least = graph.constant(float(np.finfo(np.float32).tiny), FLOAT)
     low, high = graph.constant(-128.0, FLOAT), graph.constant(127.0, FLOAT)
-    largest = once("Max", once("ReduceMax", once("Abs", x), graph.ints(-1), keepdims=1), least)
-    scale = once("Div", largest, high)
+    largest = once("ReduceMax", once("Abs", x), graph.ints(-1), keepdims=1)
+    scale = once("Max", once("Div", largest, high), least)
     steps = once("Clip", once("Round", once("Div", x, scale)), low, high)
     return once("Cast", steps, to=3), scale
 

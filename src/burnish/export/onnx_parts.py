@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import nn
 
+from burnish.compress.rtn import integers
 from burnish.errors import UserError
 from burnish.export.onnx_graph import FLOAT, Array, Graph
 from burnish.export.onnx_linear import Form, keep
@@ -13,6 +15,7 @@ from burnish.models.layers import LayerNorm, RMSNorm
 from burnish.onnx_layout import Stored
 from burnish.weight_format import IntWeights
 
+WORD_GROUP = 32  # inputs that share a scale in a vocabulary's matrix of integers
 ACTIVATIONS = {"gelu": "none", "gelu_tanh": "tanh"}  # -> the standard operator's form of it
 
 
@@ -78,6 +81,22 @@ def looked_up(graph: Graph, form: Form, name: str, held: Matrix, ids: str) -> st
     zeros = [kept[ending] for ending in ("weight_zero_point",) if ending in kept]
     settings = {"bits": held.kind.bits, "block_size": held.kind.group, "gather_axis": 0, "quantize_axis": 1}
     return graph.add("GatherBlockQuantized", table, ids, kept["weight_scale"], *zeros, contrib=True, **settings)
+
+
+def vocabulary(values: Array, stored: str, group: int = WORD_GROUP) -> Matrix | None:
+    """A vocabulary's matrix [V, H] rounded to "int8" or "int4"; None for "float32". Raises UserError where groups do not fit."""
+    if stored == "float32":
+        return None
+    if values.shape[1] % group:
+        raise UserError(f"--head {stored}: {values.shape[1]} is no multiple of {group}; float32 works")
+    if stored == "int8":
+        return blocks8(values, group)
+    scheme = IntWeights(4, group, False, FLOAT)
+    own = integers(torch.from_numpy(values), scheme, where="head")
+    assert own.zero is not None
+    arrays = {"weight": own.values, "weight_zero_point": own.zero}
+    counted = {name: (values + 8).to(torch.uint8).numpy() for name, values in arrays.items()}
+    return Matrix(scheme, counted | {"weight_scale": array(own.scale)}, None)
 
 
 def blocks8(values: Array, group: int) -> Matrix:
