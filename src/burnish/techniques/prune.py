@@ -58,7 +58,7 @@ class Config(Section):
     """`layers`, `groups`, `channels`: shares of them that go, never more than asked for.
 
     With a target, one of `parameters`, `bytes` and `flops`, they say in which proportion parts give until it is met. A target
-    up to 1 is a share of the whole model's, above it a count; bytes are those of weights in `dtype`, FLOPs those of a token's
+    up to 1 is a share of the whole model's, above it a count; bytes are those of weights in `file_dtype`, FLOPs those of a token's
     matrix products. `multiple`: kept channels are one of it. `even_heads`: query heads still divide the hidden size, which
     transformers asks of a Llama. `rows` of samples are read at a time.
     """
@@ -73,7 +73,7 @@ class Config(Section):
     multiple: int = Field(default=8, ge=1, le=1024)
     even_heads: bool = True
     rows: int = Field(default=4, ge=1)
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    file_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @field_validator("bytes", mode="before")
     @classmethod
@@ -117,7 +117,7 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
         raise UserError(f"techniques.prune: a model is pruned on one rank, not on {mesh.world}; train, then prune")
     names = {op.name for block in work.blocks if block.entering is not None for op in block.ops}
     if foreign := sorted(names - KNOWN):
-        raise UserError(f"techniques.prune: {foreign[0]!r} is no part that is cut here; decoders of attention are")
+        raise UserError(f"techniques.prune: {foreign[0]!r} is no part that is cut here; layers of decoders are")
     whole = sizes_of(work)
     if config.channels and not whole.channels:
         raise UserError("techniques.prune.channels: experts stay whole; set channels=0, and groups or layers above 0")
@@ -173,7 +173,7 @@ def cost(config: Config, work: Work) -> float:
     """What the target counts: parameters, bytes of weights, or a token's FLOPs."""
     if config.target == "flops":
         return token_flops(work)
-    return parameters_of(work) * (WIDTHS[config.dtype] if config.target == "bytes" else 1)
+    return parameters_of(work) * (WIDTHS[config.file_dtype] if config.target == "bytes" else 1)
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Table | None = None) -> Work:
