@@ -60,7 +60,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "windows in later layers": (2, 2, WINDOW, {}),
     "windows in later chunks": (2, 2, WINDOW, CHUNKS),
 }
-FAST = ("chunks", "gpipe untied", "four stages", "zero 1 of chunks", "windows in later chunks")
+FAST = ("chunks", "gpipe untied", "four stages", "zero 1 of chunks", "windows in later chunks", "zero 3 of chunks")
 
 
 def recipe_of(name: str) -> Recipe:

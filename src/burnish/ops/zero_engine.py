@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,6 +119,10 @@ def shard(loss: Any, groups: Groups, stage: int, compute: MixedPrecisionPolicy, 
     for layer in loss.model.layers:
         fully_shard(layer, **settings)
     root: Any = fully_shard(loss, **settings)
+    # Backward gathers ahead by the order of forwards, which is wrong where several micro batches are in flight: name it.
+    order = [*reversed(list(loss.model.layers)), root]
+    for module, ahead in pairwise([root, *order]):
+        module.set_modules_to_backward_prefetch([ahead])
     for module in units(root):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
