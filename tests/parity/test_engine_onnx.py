@@ -1,0 +1,96 @@
+"""The runner of onnxruntime gives what the decoder's own modules give, in each format of its matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_engine import FAMILIES, ids_of, make, requests, run
+
+from burnish.errors import UserError
+from burnish.export.onnx_parts import blocks8
+from burnish.mesh import Mesh
+from burnish.models.decoder import Decoder
+from burnish.serve.engine import Engine, Limits
+from burnish.serve.runners.onnx_runner import OnnxRunner
+from burnish.serve.runners.torch_runner import TorchRunner
+from burnish.techniques import awq
+
+LIMITS = Limits(pages=200, page=4, rows=8, tokens=24)
+SIZES = {"hidden": 64, "ffn": 96, "heads": 4, "head_dim": 16}
+DENSE = [name for name in FAMILIES if name != "experts"]
+
+
+def all_scores(runner, ids: list[int]) -> torch.Tensor:
+    """Scores of every position of one text through an engine's pool."""
+    engine, found = Engine(runner, LIMITS), []
+    scores = runner.scores
+
+    def every(made, attended, rows):
+        found.append(scores(made, attended, torch.arange(len(attended))))
+        return scores(made, attended, rows)
+
+    runner.scores = every
+    (request,) = requests(1)
+    engine.submit(type(request)(tuple(ids), request.options), lambda output: None)
+    while engine.busy:
+        engine.step()
+    return torch.cat(found)[: len(ids)]
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_float_decoder_writes_the_same(name):
+    model, config = make(name)
+    asked = requests(4)
+    found = run(Engine(OnnxRunner(model, config, 1), LIMITS), asked)
+    plain = run(Engine(TorchRunner(model, config), LIMITS), asked)
+    assert list(map(ids_of, found)) == list(map(ids_of, plain))
+
+
+def check_scores(bound: float, accuracy: int, **settings) -> None:
+    """The named check: scores of a decoder of 4-bit matrices, beside those of its own modules."""
+    from test_engine import SIZES as OTHERS
+
+    from burnish.config import ModelConfig
+
+    config = ModelConfig(**OTHERS | SIZES | {"init_std": 0.15})
+    model = Decoder(config, torch.Generator().manual_seed(0)).eval()
+    awq.apply(awq.Config(method="rtn", group=32, dtype="float32", **settings), model, Mesh())
+    ids = [(7 * k) % 97 for k in range(50)]
+    found = all_scores(OnnxRunner(model, config, 1, accuracy=accuracy), ids)
+    plain = all_scores(TorchRunner(model, config), ids)
+    assert (found - plain).norm() < bound * plain.norm()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_four_bits_with_float_inputs(symmetric):
+    check_scores(1e-4, accuracy=1, symmetric=symmetric)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_four_bits_with_rounded_inputs_stay_near(symmetric):
+    check_scores(0.05, accuracy=4, symmetric=symmetric)
+
+
+def test_a_vocabulary_of_eight_bits_is_looked_up_and_multiplied():
+    model, config = make("one key head")  # tied
+    words = blocks8(model.head.weight.detach().numpy(), 16)
+    ids = [3, 5, 8, 13, 21, 34]
+    plain = all_scores(TorchRunner(model, config), ids)
+    found = all_scores(OnnxRunner(model, config, 1, words, accuracy=1), ids)
+    assert 0 < (found - plain).abs().max() < 0.05 * plain.abs().max()
+
+
+def test_experts_are_refused():
+    model, config = make("experts")
+    with pytest.raises(UserError, match="use the runner torch"):
+        OnnxRunner(model, config, 1)
+
+
+@pytest.mark.sabotage
+def test_sabotage_gate_and_up_exchanged(monkeypatch):
+    from burnish.serve.runners import onnx_runner
+
+    plain = onnx_runner.stacked
+    monkeypatch.setattr(onnx_runner, "stacked", lambda parts: plain(parts if len(parts) > 2 else parts[::-1]))
+    with pytest.raises(AssertionError):
+        check_scores(1e-4, accuracy=1)
