@@ -14,7 +14,7 @@ from tree import Source, sources
 # that stands apart from its folder: techniques use what compress measures, and compress holds what joins techniques.
 LAYERS = (
     ("__init__", "errors"),
-    ("tables", "units", "markup", "section", "mesh", "placement", "models"),
+    ("tables", "units", "markup", "section", "mesh", "placement", "models", "verified"),
     (
         "rope_scaling",
         "config",
@@ -42,7 +42,6 @@ LAYERS = (
         "stage_cut",
     ),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
-    ("verified",),
     ("ops", "data", "describe", "reported", "tensors", "layout", "weight_format", "gguf_files"),
     ("encoders", "pruned_sizes"),
     ("load",),
@@ -51,16 +50,26 @@ LAYERS = (
     ("passes", "compressions"),
     ("rates", "memory"),
     ("links", "timing", "data_time", "crossing", "step_time", "price"),
-    ("recipe", "recipes", "recipe_files", "simulate", "chart", "document", "page", "report"),
+    ("recipe", "recipes", "recipe_files", "simulate", "chart", "document", "verified_part", "page", "report"),
     ("rows", "ci_arguments", "ci_rows", "score"),
     ("plan_timeline",),
     ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
-    ("apply", "planner", "recipe_price", "plan", "lock", "run_folder", "launch"),
+    ("apply", "planner", "recipe_price", "precision_list", "plan", "lock", "run_folder", "launch"),
     ("train", "export", "serve", "measure", "measure_live"),
     ("evaluation",),
     tuple(
         f"compress.{name}"
-        for name in ("divergence", "metrics", "sensitivity", "subject", "judging", "verify", "passes", "flow")
+        for name in (
+            "divergence",
+            "metrics",
+            "sensitivity",
+            "subject",
+            "judging",
+            "verify",
+            "passes",
+            "written",
+            "flow",
+        )
     ),
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
     ("run",),
@@ -87,7 +96,8 @@ CLOSED = {
     "mesh": {"errors"},
     "work": {"mesh"},
     "document": {"markup", "units"},
-    "page": {"reported", "chart", "document", "markup", "units"},
+    "page": {"reported", "chart", "document", "markup", "units", "verified_part"},
+    "verified_part": {"verified", "document", "markup", "units"},
     "chart": {"reported", "markup"},
     "plan_schedule": set(),
     "plan_page": {

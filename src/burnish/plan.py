@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import overload
 
-from burnish import apply, layout, simulate
+from burnish import apply, layout, precision_list, simulate
 from burnish.describe import SAVED_TABLE, describe, shapes_of
 from burnish.describe import batch_arithmetic as batch_arithmetic
 from burnish.hardware import GIB, Chip, chip, detect
@@ -130,6 +130,7 @@ def _notes(recipe: Recipe, device: Chip, named: bool, how: str, stage: int) -> t
         notes.append(f"figures of one rank are those of stage {stage} of 0..{recipe.parallel.pp - 1}, the fullest")
     if how:
         notes.append(how)
+    notes += precision_list.lines(recipe)
     if recipe.precision.compute != "fp32":
         notes.append(f"in float32 whatever precision.compute is: {'; '.join(HIGH.values())}")
     if named:

@@ -26,7 +26,7 @@ def step_seconds(recipe: Recipe, chip: Chip, again: float) -> float | None:
 
     Shares lie between none and all. A ragged last micro batch counts its rows.
     """
-    precision = recipe.precision.compute
+    precision = precision_of(recipe)
     if chip != chips().get(chip.key) or FORMAT.get(precision, precision) not in chip.flops:
         return None
     stack, _ = nearest_stack(STACK)
@@ -45,10 +45,18 @@ def job_of(recipe: Recipe) -> Job:
         model=architecture(recipe.model),
         seq=recipe.data.seq,
         global_batch=recipe.train.global_batch,
-        precision=recipe.precision.compute,
+        precision=precision_of(recipe),
         trained="all" if lora is None else "lora",
         lora_rank=getattr(lora, "rank", 0),
     )
+
+
+def precision_of(recipe: Recipe) -> str:
+    """The format that most products are made in, as a job names it."""
+    cast = recipe.techniques.get("fp8")
+    if cast is None:
+        return recipe.precision.compute
+    return "fp8-block" if getattr(cast, "scaling", "") == "block" else "fp8"
 
 
 def mapping_of(recipe: Recipe) -> Mapping:
