@@ -18,6 +18,8 @@ from burnish.compress.histogram import Histogram, Values
 
 LEVELS = 128  # magnitudes of a signed 8-bit integer
 STEPS = 127  # the largest of them that both signs have
+DIVIDED = 4096  # bins of entropy over the whole range: its reference has 2048 up to the largest value
+MANY = 8  # bins
 COARSE = 256  # candidates of the first look at the squared error
 
 
@@ -37,7 +39,7 @@ def percentile(found: Histogram, percent: float) -> float:
 
 def entropy(found: Histogram) -> float:
     """The threshold at which the values, clipped and put into levels, lose least information (`entropy_threshold`)."""
-    counts, edges = found.used()
+    counts, edges = found.used(bins=DIVIDED)
     return min(entropy_threshold(counts, edges), found.largest) if len(counts) > LEVELS else found.largest
 
 
@@ -86,7 +88,7 @@ def squared_error(found: Histogram, relative: bool = False) -> float:
     counts, edges = found.used(relative)
     if len(counts) <= LEVELS:
         return found.largest
-    middles = (edges[1:] + edges[:-1]) / 2
+    middles = np.minimum((edges[1:] + edges[:-1]) / 2, found.largest)
     step = max((len(counts) - LEVELS) // COARSE, 1)
     coarse = np.append(middles[LEVELS::step], found.largest)
     best = int(np.argmin(_errors(counts, middles, coarse)))
@@ -96,11 +98,17 @@ def squared_error(found: Histogram, relative: bool = False) -> float:
 
 
 def _errors(counts: Values, middles: Values, thresholds: Values) -> Values:
-    """Sum over bins of count times squared error, for each threshold."""
+    """Sum over bins of count times squared error, for each threshold.
+
+    Where a step is not many bins wide, that of rounding is a step's square / 12: middles of bins could lie on the steps.
+    """
     scales = (thresholds / STEPS)[:, None]
     rounded = np.minimum(np.round(middles / scales), STEPS) * scales
-    error: Values = ((rounded - middles) ** 2) @ counts
-    return error
+    errors = (rounded - middles) ** 2
+    narrow = scales < MANY * (middles[1] - middles[0])
+    errors = np.where(narrow & (middles <= thresholds[:, None]), scales**2 / 12, errors)
+    total: Values = errors @ counts
+    return total
 
 
 CALIBRATORS: dict[str, Callable[[Histogram, float], float]] = {

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BINS = 4096  # at least half of them lie below the largest value
+BINS = 1 << 14  # at least half of them lie below the largest value, which may be hundreds of times a usual one
 LEAST = -100  # exponent of the smallest range, and of the smallest mean square that is told apart from smaller ones
 Counts: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
@@ -59,7 +59,8 @@ class Histogram:
         largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueError("a value that is not finite")
-        self._reach(max(math.frexp(largest)[1], LEAST))
+        if largest:  # zeros need no range
+            self._reach(math.frexp(largest)[1])
         self.largest = max(self.largest, largest)
         sizes_T = torch.frexp(magnitudes.double().square().mean(1)).exponent.long().clamp(min=LEAST)
         places = (magnitudes / self.width).long()
@@ -77,13 +78,16 @@ class Histogram:
             self.sized[size] = np.concatenate([kept, np.zeros(BINS - len(kept), dtype=np.int64)])
         self.exponent = exponent
 
-    def used(self, relative: bool = False) -> tuple[Values, Values]:
-        """(counts, edges) up to the largest value's bin. `relative`: each token's divided by its mean square's power of two."""
-        last = min(int(self.largest / self.width), BINS - 1) + 1
-        counts = np.zeros(BINS)
+    def used(self, relative: bool = False, bins: int = BINS) -> tuple[Values, Values]:
+        """(counts, edges) up to the largest value's bin, of `bins` over the whole range, a power of two of them.
+
+        `relative`: each token's counts are divided by its mean square, to a power of two.
+        """
+        counts, width = np.zeros(BINS), self.width * (BINS // bins)
         for size in sorted(self.sized):
             counts += self.sized[size] * (math.ldexp(1.0, -size) if relative else 1.0)
-        return counts[:last], np.arange(last + 1, dtype=np.float64) * self.width
+        last = min(int(self.largest / width), bins - 1) + 1
+        return counts.reshape(bins, -1).sum(1)[:last], np.arange(last + 1, dtype=np.float64) * width
 
 
 def _apart(sizes_T: Tensor, places: Tensor) -> Iterator[tuple[int, Counts]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,24 @@ from burnish.weight_format import IntWeights, fits
 
 
 def calibrate(
-    model: Any, samples: Samples, settings: Mapping[str, Any], strengths: Sequence[float], rows: int = ROWS
+    model: Any,
+    samples: Samples,
+    settings: Mapping[str, Any],
+    strengths: Sequence[float],
+    told: Callable[[int, int], None] = lambda done, total: None,
+    rows: int = ROWS,
 ) -> Table:
     """The thresholds of every tensor that matrices read, once the folds with their `strengths` are in; `model` stays as it is.
 
-    `settings` is the whole of a Config as data. Raises UserError for a weight or an activation that is not finite.
+    `settings` is the whole of a Config as data; `told` hears stages done, and in all. Raises UserError for a weight or an
+    activation that is not finite.
     """
     if (name := unsound(model)) is not None:
         raise UserError(f"{name}: holds a value that is not finite; a model is compressed when its weights are sound")
     folds = _folds(model, samples, strengths, rows) if strengths else []
+    told(1, 2)
     inputs, tried = _inputs(model, samples, settings, _divided(model, folds), rows)
+    told(2, 2)
     return Table(
         key=Key(model=model_fingerprint(model), samples=samples.fingerprint, config=dict(settings)),
         tokens=samples.tokens,

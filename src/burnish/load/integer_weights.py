@@ -135,7 +135,9 @@ def integer_module(link: Link, found: Mapping[str, StoredTensor], biased: bool) 
     scheme = next(integers.scheme for _, integers in own if integers is not None)
     bias = torch.empty(sum(tensor.shape[0] for tensor, _ in own)) if biased else None
     if not scheme.packed:
-        raise UserError(f"{own[0][0].file}: {scheme.label} weights are not run yet; 4-bit ones are")
+        from burnish.ops import int8_linear
+
+        return int8_linear.from_file(scheme, parts, bias)
     from burnish.ops.int4_linear import from_file
 
     return from_file(scheme, parts, bias, len(own) > 1)

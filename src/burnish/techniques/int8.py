@@ -13,6 +13,8 @@ Limits  embedding, norms, head, pooler and attention itself stay. Experts are re
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -87,8 +89,18 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
     return awq.predict(same, work, mesh)
 
 
-def search(config: Config, model: Any, samples: Samples | None) -> Table | None:
-    """The scales for a decoder or encoder and samples of what it will read; None where nothing is to be calibrated."""
+def search(
+    config: Config,
+    model: Any,
+    samples: Samples | None,
+    state: Path | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> Table | None:
+    """The scales for a decoder or encoder and samples of what it will read; None where nothing is to be calibrated.
+
+    `state` is not used: what would be kept is quicker made again. `told` hears passes over the samples done, and in all.
+    Raises UserError for samples that are missing, and as `compress.int8_model.calibrate` does.
+    """
     if not config.needs_samples:
         return None
     from burnish.compress.int8_model import calibrate
@@ -97,7 +109,9 @@ def search(config: Config, model: Any, samples: Samples | None) -> Table | None:
         raise UserError(
             "techniques.int8: ranges of activations come from samples of text; activations=dynamic smooth=off needs none"
         )
-    return calibrate(model, samples, config.model_dump(mode="json"), config.strengths)
+    return calibrate(
+        model, samples, config.model_dump(mode="json"), config.strengths, told or (lambda done, total: None)
+    )
 
 
 def apply(config: Config, trainable: Any, mesh: Mesh, table: Table | None = None) -> Any:

@@ -1,0 +1,196 @@
+"""Compressions: the techniques that make a trained model smaller or faster, in their one order, and what a user asks of them.
+
+They are not passes of training: they take a model, samples of what it will read, and are accepted by its metric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+
+from burnish import layout
+from burnish.config import ModelConfig
+from burnish.errors import UserError, nearest
+from burnish.mesh import Mesh
+from burnish.pruned_sizes import pruned_config
+from burnish.section import Section, explain
+from burnish.techniques import awq, int8, prune
+from burnish.tensors import links
+from burnish.weight_format import file_bytes, fits, module_of
+from burnish.work import Work
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A technique: its file, why it comes at its place, the module that writes its tables, and whether parts of the model
+    can be kept as they were."""
+
+    name: str
+    module: ModuleType
+    reason: str
+    tables: str
+    exchanged: bool
+
+
+COMPRESSIONS: tuple[Compression, ...] = (
+    Compression(
+        "prune", prune, "first: what is taken out need not be rounded", "burnish.compress.prune_table", exchanged=False
+    ),
+    Compression(
+        "awq", awq, "last: it makes the files of whatever is left", "burnish.compress.awq_table", exchanged=True
+    ),
+    Compression(
+        "int8", int8, "last: it makes the files of whatever is left", "burnish.compress.int8_table", exchanged=True
+    ),
+)
+# Pairs that do not go together, with the reason a user is told.
+REFUSED: dict[frozenset[str], str] = {
+    frozenset({"awq", "int8"}): "a file has matrices of one kind; leave one of the two out"
+}
+SHARD_BYTES = 5 * 2**30  # of a weight file
+NAMES = tuple(one.name for one in COMPRESSIONS)
+_DROP = re.compile(r"(-?\d+(?:\.\d+)?) *(%|percent|points?|)")
+
+
+class Compress(Section):
+    """What is done to a trained model, and what it may lose. Nothing is done without a `technique`.
+
+    `calibrate`: text that activations are looked at on; `text`: that it is judged on, or `task`: labelled examples. `rows` of
+    `length` tokens calibrate, `tokens` judge. `max_drop`: percent of a perplexity, points of an accuracy; None accepts all.
+    `fallback` mixed keeps the fewest parts as they were so that the budget is met. `settings`: by technique.
+    """
+
+    technique: tuple[str, ...] = ()
+    settings: dict[str, SerializeAsAny[Section]] = Field(default_factory=dict)
+    calibrate: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    task: str | None = None
+    metric: str | None = None
+    max_drop: float | None = None
+    fallback: Literal["refuse", "mixed"] = "refuse"
+    sensitivity: bool = False
+    rows: int = Field(default=128, ge=1)
+    length: int = Field(default=512, ge=2)
+    tokens: int = Field(default=16384, ge=64)
+    text_field: str = "text"  # of .jsonl and .parquet files
+    state: Path | None = None  # where a search goes on from after a kill; None: the cache
+
+    @property
+    def used(self) -> bool:
+        """Whether anything is done."""
+        return bool(self.technique)
+
+    @field_validator("technique", "calibrate", "text", mode="before")
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if value is None:
+            return ()
+        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
+
+    @field_validator("max_drop", mode="before")
+    @classmethod
+    def _drop(cls, value: Any) -> Any:
+        """A number, with or without what it is a number of."""
+        if not isinstance(value, str):
+            return value
+        found = _DROP.fullmatch(value.strip())
+        if found is None:
+            raise ValueError('a drop is a number, such as "2%" or "0.5 points"')
+        return float(found[1])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        """Settings become the `Config` of the technique they name; a technique that has some is used."""
+        if not isinstance(values, dict) or not isinstance(values.get("settings", {}), dict):
+            return values
+        return values | {"settings": {name: _config(name, given) for name, given in values.get("settings", {}).items()}}
+
+    @model_validator(mode="after")
+    def _together(self) -> Compress:
+        for name in self.technique:
+            named(name)
+        if twice := next((name for name in self.technique if self.technique.count(name) > 1), None):
+            raise ValueError(f"{twice} is named twice")
+        for pair, reason in REFUSED.items():
+            if pair <= set(self.technique):
+                raise ValueError(f"{' and '.join(sorted(pair))} do not go together: {reason}")
+        if left := sorted(self.settings.keys() - set(self.technique)):
+            raise ValueError(f"settings of {left[0]}, which is not in technique")
+        return self
+
+    def chosen(self) -> list[tuple[Compression, Any]]:
+        """The techniques asked for with their settings, in the order they are applied."""
+        used = [one for one in COMPRESSIONS if one.name in self.technique]
+        return [(one, self.settings.get(one.name) or one.module.Config()) for one in used]
+
+
+def named(name: str) -> Compression:
+    """A technique by its name. Raises ValueError naming the nearest."""
+    found = next((one for one in COMPRESSIONS if one.name == name), None)
+    if found is None:
+        raise ValueError(f"no technique {name!r}; {nearest(name, NAMES)}")
+    return found
+
+
+def _config(name: str, given: Any) -> Any:
+    kind = named(name).module.Config
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise explain(error, kind, name) from None
+
+
+def asked(values: Mapping[str, Any], where: str = "compress") -> Compress:
+    """Settings as a user gives them. Raises UserError with one line."""
+    try:
+        return Compress.model_validate(values)
+    except ValidationError as error:
+        raise explain(error, Compress, where) from None
+
+
+def planned_bytes(compress: Compress, model: ModelConfig, dtype: str, work: Work) -> int:
+    """Bytes of the weight files that a compressed decoder will have, where no part has to be kept as it was.
+
+    `work` is the description of a row, `dtype` that of files which a technique does not decide. Raises as the techniques do.
+    """
+    mesh, scheme, keep = Mesh(), None, ()
+    for technique, config in compress.chosen():
+        technique.module.check(config, work, mesh)
+        if technique.name == "prune":
+            model = pruned_config(model, prune.decide(config, work))
+        work = technique.module.predict(config, work, mesh)
+        scheme, dtype, keep = (
+            getattr(config, "scheme", None),
+            getattr(config, "dtype", dtype),
+            getattr(config, "keep", ()),
+        )
+    if scheme is None:
+        return layout.weight_bytes(model, dtype, False, SHARD_BYTES)
+    kept = frozenset(name for link in links(model) if (name := module_of(link)) and fits(name, tuple(keep)))
+    return file_bytes(model, scheme, SHARD_BYTES, kept)
+
+
+def by_technique(names: Sequence[str], changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`group` -> 64 and `awq.group` -> 64 as settings of a technique; the first form where only one is used.
+
+    Raises UserError naming the key that is nobody's.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        name, _, inner = key.rpartition(".")
+        if not name:
+            owners = [one for one in names if one in NAMES and inner in named(one).module.Config.model_fields]
+            if len(owners) != 1:
+                known = sorted(k for one in names if one in NAMES for k in named(one).module.Config.model_fields)
+                said = f"is a key of {' and '.join(owners)}; write TECHNIQUE.{key}" if owners else nearest(key, known)
+                raise UserError(f"{key}: {said}")
+            name = owners[0]
+        found.setdefault(name, {})[inner] = value
+    return found
