@@ -7,8 +7,12 @@ tests/flash_cases.py NAME ...`.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +44,7 @@ class Case:
 RAGGED = (1, 20, 9, 33)
 CASES = {
     "causal": Case((37, 37)),
-    "all keys": Case((37, 37), window=(-1, -1)),
+    "all keys": Case((97, 37), window=(-1, -1)),
     "ragged pack": Case(RAGGED),
     "ragged pack, all keys": Case(RAGGED, window=(-1, -1)),
     "length 1": Case((1,)),
@@ -139,7 +143,30 @@ def worst(found: dict[str, tuple[float, float]]) -> float:
     return max(mine / control for mine, control in found.values())
 
 
+def break_forward(old: str, new: str) -> None:
+    """Break the forward kernel: `new` in place of `old`, which stands in its source once."""
+    from burnish.ops import flash_triton
+    from burnish.ops import flash_triton_kernels as kernels
+
+    source = Path(kernels.__file__).read_text(encoding="utf-8")
+    assert source.count(old) == 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "broken_kernels.py"
+        path.write_text(source.replace(old, new), encoding="utf-8")
+        spec = spec_from_file_location("broken_kernels", path)
+        assert spec is not None
+        assert spec.loader is not None
+        broken = module_from_spec(spec)
+        spec.loader.exec_module(broken)
+        flash_triton.forward_kernel = broken.forward_kernel
+        found = {name: errors(kernel("triton"), CASES[name], torch.float32) for name in ("all keys",)}
+        print(json.dumps({f"{name} in float32": each for name, each in found.items()}))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if "FLASH_BROKEN" in os.environ:
+        break_forward(*os.environ["FLASH_BROKEN"].split("=>"))
+        sys.exit()
     wanted = [name.rsplit(" in ", 1) for name in sys.argv[1:]]
     print(json.dumps({f"{n} in {d}": errors(kernel("triton"), CASES[n], getattr(torch, d)) for n, d in wanted}))

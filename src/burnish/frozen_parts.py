@@ -93,7 +93,7 @@ def _attention(op: Op, live: bool, output_read: bool) -> Op:
     if live:
         return replace(op, saved=tuple(s for s in op.saved if s.name not in own))
     saved = tuple(s for s in op.saved if output_read and s.name == last)
-    return replace(op, backward=0, saved=saved, gives=tuple(s for s in op.saved if s.name in GIVEN))
+    return replace(op, backward=0, saved=saved, gives=op.gives or tuple(s for s in op.saved if s.name in GIVEN))
 
 
 def _head(op: Op, learns: bool) -> Op:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from burnish.mesh import Mesh
-from burnish.techniques import checkpointing, context, experts, fp8, lora, pipeline, precision, tensor, zero
+from burnish.techniques import attention, checkpointing, context, experts, fp8, lora, pipeline, precision, tensor, zero
 
 if TYPE_CHECKING:
     from burnish.recipe import Recipe
@@ -84,6 +84,9 @@ class Technique:
 
 
 PASSES: tuple[Technique, ...] = (
+    Technique(
+        "attention", attention, "first: which kernel computes it decides what there is to keep, to round and to split"
+    ),
     Technique("lora", lora, "before precision: what is frozen needs no master weight, and adapters need theirs"),
     Technique(
         "precision",

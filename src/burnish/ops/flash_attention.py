@@ -145,9 +145,9 @@ def tile_attention(
         return attend(q_BSND, k_BLKD, v_BLKD, pattern)
     rows, queries = q_BSND.shape[:2]
     tiles = tiles_of(pattern, rows, queries, k_BLKD.shape[1], blocks)
-    flat = [x.flatten(0, 1) for x in (q_BSND, k_BLKD, v_BLKD)]
-    window = tiles.before, tiles.behind
-    return pack_attention(*flat, (tiles.queries, tiles.keys), window, kernel, blocks).view(q_BSND.shape)
+    q, k, v = (x.flatten(0, 1) for x in (q_BSND, k_BLKD, v_BLKD))
+    lengths, window = (tiles.queries, tiles.keys), (tiles.before, tiles.behind)
+    return pack_attention(q, k, v, lengths, window, kernel, blocks).view(q_BSND.shape)
 
 
 def kernel_of(name: str, blocks: tuple[int, int]) -> Kernel | None:

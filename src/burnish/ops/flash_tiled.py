@@ -67,7 +67,8 @@ def empty_sums(q_TND: Tensor) -> Tensor:
 def _queries(x_TNd: Tensor, group: Group, heads: int) -> Tensor:
     """A view of a group's rows, [sequences, K, G, queries, d]."""
     rows = x_TNd[group.query_row : group.query_row + group.count * group.queries]
-    return rows.view(group.count, group.queries, heads, -1, x_TNd.shape[-1]).permute(0, 2, 3, 1, 4)
+    below, size = x_TNd.shape[1] // heads, x_TNd.shape[2]
+    return rows.view(group.count, group.queries, heads, below, size).permute(0, 2, 3, 1, 4)
 
 
 def _keys(x_UKD: Tensor, group: Group) -> Tensor:
@@ -78,7 +79,7 @@ def _keys(x_UKD: Tensor, group: Group) -> Tensor:
 
 def _wide(x: Tensor) -> Tensor:
     """A tile in the format of sums: queries as [P, q, d], keys as [P, k, d]."""
-    tile = x.reshape(x.shape[0] * x.shape[1], -1, x.shape[-1])
+    tile = x.reshape(x.shape[0] * x.shape[1], x.shape[2:-1].numel(), x.shape[-1])
     return tile.to(torch.promote_types(x.dtype, torch.float32))
 
 

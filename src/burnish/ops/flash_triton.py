@@ -18,9 +18,9 @@ from burnish.ops.flash_triton_kernels import forward_kernel, keys_kernel, querie
 # (head size up to, bytes an element up to) -> queries and keys of a tile forward, the same for gradients of keys, warps.
 # What fits the registers and 227 KiB of shared memory of sm_90 without spilling; `bench/flash.py` prints both.
 BLOCKS: dict[tuple[int, int], tuple[int, int, int, int, int]] = {
-    (64, 2): (128, 64, 64, 128, 4),
-    (128, 2): (128, 64, 64, 64, 8),
-    (256, 2): (64, 32, 32, 64, 8),
+    (64, 2): (128, 64, 64, 64, 4),
+    (128, 2): (128, 64, 32, 64, 8),
+    (256, 2): (64, 32, 32, 32, 8),
     (64, 4): (64, 32, 32, 32, 4),
     (128, 4): (32, 32, 32, 32, 4),
     (256, 4): (16, 16, 16, 16, 4),
@@ -52,10 +52,22 @@ def sizes_of(q_TND: Tensor, k_UKD: Tensor, tiles: Tiles) -> tuple[Sizes, int]:
     fits = [row for row in BLOCKS if dim <= row[0] and q_TND.element_size() <= row[1]]
     if not fits:
         raise ValueError(f"kernel triton: heads of {dim} elements; it takes up to {max(BLOCKS)[0]}, use sdpa or tiled")
-    *blocks, warps = BLOCKS[min(fits, key=lambda row: (row[1], row[0]))]
-    wide = max(SMALLEST, 1 << (dim - 1).bit_length())
-    window = tiles.before, tiles.behind
-    return Sizes(heads, k_UKD.shape[1], dim, wide, *blocks, dim**-0.5, "ieee", *window, not q_TND.is_cuda), warps
+    q_rows, k_rows, back_q, back_k, warps = BLOCKS[min(fits, key=lambda row: (row[1], row[0]))]
+    return Sizes(
+        heads=heads,
+        kv_heads=k_UKD.shape[1],
+        dim=dim,
+        block_d=max(SMALLEST, 1 << (dim - 1).bit_length()),
+        block_q=q_rows,
+        block_k=k_rows,
+        back_q=back_q,
+        back_k=back_k,
+        scale=dim**-0.5,
+        precision="ieee",
+        before=tiles.before,
+        behind=tiles.behind,
+        widened=not q_TND.is_cuda,
+    ), warps
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,6 @@ ops/flash_triton.py.
 
 from __future__ import annotations
 
-
 import triton
 import triton.language as tl
 
@@ -170,7 +169,9 @@ def _tile(table: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def _keys(x: tl.tensor, row: tl.tensor, at_k: tl.tensor, k_len: tl.tensor, kv_head: tl.tensor, sizes: tl.constexpr) -> tl.tensor:
+def _keys(
+    x: tl.tensor, row: tl.tensor, at_k: tl.tensor, k_len: tl.tensor, kv_head: tl.tensor, sizes: tl.constexpr
+) -> tl.tensor:
     """A tile of keys or values, [keys, D], zero outside."""
     at_d = tl.arange(0, sizes[3])
     both = (at_k < k_len)[:, None] & (at_d < sizes[2])[None, :]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from burnish.ops.flash_attention import KEPT
 from burnish.ops.fp8_product import FORWARD_PRODUCT
 
 aten = torch.ops.aten
@@ -27,6 +28,7 @@ PRODUCTS = {
     aten._scaled_dot_product_flash_attention.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
+    *KEPT,
     FORWARD_PRODUCT,
 }
 

@@ -47,7 +47,9 @@ def compiled(kernel: str, dim: int, dtype: torch.dtype, capability: int = 90, be
     own = FORMATS[dtype]
     given, made = ((own,) * narrow + (WIDE,) * wide for narrow, wide in POINTERS[kernel])
     signature = {"given": given, "made": made, "table": "*i32", "sizes": "constexpr"}
-    source = ASTSource(getattr(kernels, kernel), signature, {"sizes": tuple(sizes._replace(widened=False))}, _aligned(given, made))
+    source = ASTSource(
+        getattr(kernels, kernel), signature, {"sizes": tuple(sizes._replace(widened=False))}, _aligned(given, made)
+    )
     found: Any = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
     registers, stack = usage(found.asm["cubin"])
     return Compiled(kernel, dim, registers, stack, int(found.metadata.shared), len(found.asm["cubin"]))

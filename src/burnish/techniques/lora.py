@@ -88,6 +88,12 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
     for target in config.targets:
         if not any(_fits(module, target) for module in known):
             raise UserError(f"techniques.lora.targets: {_unknown(target, known, ops)}; there are {', '.join(known)}")
+    among = {"q", "k", "v"}.intersection(chosen(config, ops))
+    if np.any(ops["attention"].scores) and len(among) in (1, 2):  # a backward of some of its products only
+        raise UserError(
+            f"techniques.lora: adapters on {', '.join(sorted(among))} of q, k and v do not go with plain attention; "
+            "use all three, or another techniques.attention.kernel"
+        )
     for name in chosen(config, ops):
         if config.rank >= (least := int(min(ops[name].shapes[0]))):
             raise UserError(
