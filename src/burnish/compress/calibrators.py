@@ -20,6 +20,7 @@ LEVELS = 128  # magnitudes of a signed 8-bit integer
 STEPS = 127  # the largest of them that both signs have
 DIVIDED = 4096  # bins of entropy over the whole range: its reference has 2048 up to the largest value
 MANY = 8  # bins
+SMALLEST = 16  # bins below the first candidate of the squared error
 COARSE = 256  # candidates of the first look at the squared error
 
 
@@ -86,14 +87,14 @@ def squared_error(found: Histogram, relative: bool = False) -> float:
     largest value; a coarse look comes first and a fine one around its best.
     """
     counts, edges = found.used(relative)
-    if len(counts) <= LEVELS:
+    if len(counts) <= SMALLEST:
         return found.largest
     middles = np.minimum((edges[1:] + edges[:-1]) / 2, found.largest)
-    step = max((len(counts) - LEVELS) // COARSE, 1)
-    coarse = np.append(middles[LEVELS::step], found.largest)
+    step = max((len(counts) - SMALLEST) // COARSE, 1)
+    coarse = np.append(middles[SMALLEST::step], found.largest)
     best = int(np.argmin(_errors(counts, middles, coarse)))
     at = int(np.searchsorted(middles, coarse[best]))
-    fine = np.append(middles[max(at - step, LEVELS) : at + step + 1], coarse[best])
+    fine = np.append(middles[max(at - step, SMALLEST) : at + step + 1], coarse[best])
     return float(fine[np.argmin(_errors(counts, middles, fine))])
 
 
