@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from burnish.errors import BudgetNotMet
 from burnish.finished import export_model
 from burnish.found import Found, saved
+from burnish.progress import Screen
 from burnish.recipe import Recipe
 from burnish.records import Sample
 from burnish.run_folder import RunFolder
@@ -15,8 +17,13 @@ if TYPE_CHECKING:
     from burnish.train.loop import Outcome
 
 
-def finish(recipe: Recipe, place: RunFolder, data: Prepared, outcome: Outcome, found: Found) -> None:
-    """What comes after training: the exported model, its quality, and what it writes."""
+def finish(
+    recipe: Recipe, place: RunFolder, data: Prepared, outcome: Outcome, found: Found, screen: Screen
+) -> BudgetNotMet | None:
+    """What comes after training: the exported model, its quality, what it writes, and a smaller one where the recipe asks.
+
+    Gives what says that the smaller one lost more than it may; all else is done then too.
+    """
     from burnish.measure import clock
 
     with clock(found.seconds, "export and check"):
@@ -25,6 +32,36 @@ def finish(recipe: Recipe, place: RunFolder, data: Prepared, outcome: Outcome, f
         _judge(recipe, data, outcome, found)
     with clock(found.seconds, "sample"):
         found.samples = _samples(recipe, place)
+    return _compress(recipe, place, found, screen) if recipe.compress.used else None
+
+
+def _compress(recipe: Recipe, place: RunFolder, found: Found, screen: Screen) -> BudgetNotMet | None:
+    """Compress the exported model. Text to calibrate and to judge on is the recipe's own unless it names other."""
+    from burnish.compress.flow import compress
+    from burnish.compress.subject import subject_of
+    from burnish.compress.verify import OverBudget
+    from burnish.load.source import open_model
+
+    own: dict[str, Any] = {
+        "calibrate": recipe.compress.calibrate or recipe.data.train,
+        "text_field": recipe.data.text_field,
+    }
+    if not (recipe.compress.text or recipe.compress.task):
+        own["text"] = recipe.data.heldout
+    asked = recipe.compress.model_copy(update=own)
+    subject = subject_of(recipe.name, open_model(place.model), "cpu")
+    try:
+        found.verified, seconds = compress(subject, asked, place.compressed, screen)
+    except OverBudget as error:
+        found.verified = error.verified
+        found.notes.append(str(error))
+        return error
+    found.seconds |= {f"compress: {stage}": value for stage, value in seconds.items()}
+    size = next(cost for cost in found.verified.costs if cost.key == "file.bytes")
+    assert size.compressed is not None
+    found.measured["compressed.bytes"] = size.compressed
+    found.checks["compressed_reads_back"] = True
+    return None
 
 
 def _export(recipe: Recipe, place: RunFolder, outcome: Outcome, found: Found) -> None:

@@ -16,6 +16,7 @@ from burnish.cli_hardware import hardware
 from burnish.cli_launch import Nproc, Restarts, launch, run_words, start_here
 from burnish.cli_models import register as register_models
 from burnish.cli_plan import plan, verb
+from burnish.cli_serve import serve
 from burnish.errors import BurnishError, UserError
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.command("eval")(evaluate)
 app.command("embed")(embed)
 app.command("compress")(compress)
 app.command("launch")(launch)
+app.command("serve")(serve)
 register_models(app)
 
 

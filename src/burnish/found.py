@@ -14,6 +14,7 @@ from burnish.hardware import Chip, detect
 from burnish.recipe import Recipe
 from burnish.records import Plan, Records, Sample, SavedFile
 from burnish.run_folder import RunFolder
+from burnish.verified import Verified
 
 if TYPE_CHECKING:
     from burnish.train.loop import Outcome
@@ -32,6 +33,7 @@ class Found:
     checks: dict[str, bool | float | str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     files: tuple[SavedFile, ...] = ()
+    verified: Verified | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -79,5 +81,6 @@ def as_records(
         samples=found.samples,
         files=found.files,
         checks=found.checks,
+        verified=found.verified,
         notes=tuple(found.notes),
     )

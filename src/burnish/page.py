@@ -9,6 +9,7 @@ from burnish.document import bar, document, header, keys, pairs, section, table,
 from burnish.markup import Html, el, join, text
 from burnish.reported import Report, Row
 from burnish.units import MINUS, MISSING, counted, date, parts, show, signed_percent
+from burnish.verified_part import compression
 
 _STATUS = {"done": "done", "trained": "trained, not exported", "partly": "partly done", "planned": "planned, not run"}
 _HEADLINES = (
@@ -228,6 +229,10 @@ def _notes(report: Report) -> Html | None:
     return section("Notes", "", el("ul", *(el("li", note) for note in report.notes), cls="notes"))
 
 
+def _compression(report: Report) -> Html | None:
+    return compression(report.verified)
+
+
 def _footer() -> Html:
     legend = "Every number is predicted (before the run, from the model's description), measured (in it) or published."
     return el("footer", el("p", legend), el("p", "The same content is in report.json beside this page."))
@@ -235,6 +240,7 @@ def _footer() -> Html:
 
 _SECTIONS: tuple[Callable[[Report], Html | None], ...] = (
     _loss,
+    _compression,
     _memory,
     _paired,
     _passes,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import overload
 
 from burnish import apply, layout, precision_list, simulate
-from burnish.describe import SAVED_TABLE, describe, shapes_of
+from burnish.compressions import planned_bytes
+from burnish.describe import SAVED_TABLE, Shapes, describe, shapes_of
 from burnish.describe import batch_arithmetic as batch_arithmetic
 from burnish.hardware import GIB, Chip, chip, detect
 from burnish.planner import ModelPlan, Request, plan_model
@@ -48,6 +49,8 @@ def plan_recipe(recipe: Recipe, hardware: Chip | None = None) -> Plan:
     (work, passes), kinds = ranks[stage], sizes[stage]
     predicted = {"parameters": float(recipe.model.parameters), **kinds, "memory.peak": sum(kinds.values())}
     predicted["file.bytes"] = float(file_bytes(recipe))
+    if recipe.compress.used:
+        predicted["compressed.bytes"] = float(compressed_bytes(recipe))
     predicted |= _step(recipe, work, device)
     fits = predicted["memory.peak"] <= device.memory if device.memory else None
     seconds, how = _seconds(recipe, work, device)
@@ -87,6 +90,12 @@ def file_bytes(recipe: Recipe) -> int:
     """Bytes of the weight files that the recipe exports."""
     settings = recipe.export
     return layout.weight_bytes(recipe.model, settings.dtype, settings.write_tied, int(settings.shard_gib * GIB))
+
+
+def compressed_bytes(recipe: Recipe) -> int:
+    """Bytes of the weight files of the compressed model, where the recipe asks for one and no part is kept as it was."""
+    work = describe(recipe.model, Shapes(rows=1, seq=recipe.compress.length))
+    return planned_bytes(recipe.compress, recipe.model, recipe.export.dtype, work)
 
 
 def _step(recipe: Recipe, work: Work, device: Chip) -> dict[str, float]:

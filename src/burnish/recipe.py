@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
 from burnish import passes
+from burnish.compressions import Compress
 from burnish.config import ModelConfig
 from burnish.errors import UserError, nearest
 from burnish.section import Section, explain
@@ -162,6 +163,7 @@ class Recipe(Section):
     )  # those without a section of their own, by name
     train: Train
     export: Export = Export()
+    compress: Compress = Compress()
     machine: Machine = Machine()
 
     @field_validator("name")
@@ -258,6 +260,11 @@ def check(recipe: Recipe, where: str = "recipe") -> None:
     if data.format == "chat" and data.tokenizer is None and train.init is None:
         refuse(
             "data.format chat needs a model's tokenizer and template; name its folder in train.init or data.tokenizer"
+        )
+    asked = recipe.compress
+    if asked.used and not (asked.text or asked.task or data.heldout):
+        refuse(
+            "compress: nothing to judge by; name a text in compress.text or data.heldout, or examples in compress.task"
         )
     if wrong := _parallel(parallel, data.seq):
         refuse(wrong)

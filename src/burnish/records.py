@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from burnish.errors import UserError
+from burnish.verified import Verified
 
 
 class Frozen(BaseModel):
@@ -103,6 +104,7 @@ class Records(Frozen):
     samples: tuple[Sample, ...] = ()
     files: tuple[SavedFile, ...] = ()
     checks: dict[str, bool | int | float | str] = {}
+    verified: Verified | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -40,6 +40,7 @@ METRICS = (
     Metric("comm.count", "Collectives per step", "count"),
     Metric("comm.bytes", "Collective traffic per step", "bytes"),
     Metric("file.bytes", "Exported weights", "bytes"),
+    Metric("compressed.bytes", "Compressed weights", "bytes"),
 )
 
 
@@ -121,6 +122,7 @@ def make_report(
         samples=run.samples,
         files=run.files,
         checks=run.checks,
+        verified=run.verified,
         recipe_yaml=recipe_yaml,
         versions=run.versions,
         notes=(*plan.notes, *run.notes),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from burnish.records import Evaluation, Frozen, Pass, Sample, SavedFile, Step
+from burnish.verified import Verified
 
 Source = Literal["predicted", "measured", "published"]
 SOURCES: tuple[Source, ...] = ("measured", "predicted", "published")  # in the order a headline prefers them
@@ -58,6 +59,7 @@ class Report(Frozen):
     samples: tuple[Sample, ...] = ()
     files: tuple[SavedFile, ...] = ()
     checks: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    verified: Verified | None = None
     recipe_yaml: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -114,7 +114,7 @@ def _run(request: Request, place: RankPlace, watch: Watch | None, quiet: bool) -
     check_runnable(recipe)
     recipe = run_folder.settled(request.folder, recipe, fresh)
     folder = run_folder.check(request.folder, recipe, fresh) if here.leads else RunFolder(request.folder)
-    if not fresh and run_folder.finished(folder, "export" in request.stages):
+    if not fresh and run_folder.finished(folder, "export" in request.stages, recipe):
         return _again(folder, here)
     found = begin(folder, fresh)
     here.screen.say(f"{recipe.name}: on {detect().name} ({note}), {threads} threads, in {folder.path}")
@@ -166,14 +166,17 @@ def _write(
 ) -> Report:
     """What the first rank does after training: export, judge, report."""
     recipe, (plan, outcome) = request.recipe, trained
+    over = None
     if "export" in request.stages:
-        finish(recipe, place, data, outcome, found)
-    status = "done" if "export" in request.stages else "trained"
+        over = finish(recipe, place, data, outcome, found, here.screen)
+    status = "done" if "export" in request.stages and over is None else "trained"
     made = as_records(found, recipe, here.device, status, outcome, here.place.world)
     records.save(made, place.records)
     written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe))
     _, page = write_report(written, place.path)
     here.screen.say(f"report: {page}")
+    if over is not None:
+        raise over
     return written
 
 

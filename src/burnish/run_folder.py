@@ -32,6 +32,7 @@ OURS = {
     "report.html",
     "checkpoints",
     "model",
+    "compressed",
     "adapter",
     "tensorboard",
 }
@@ -72,6 +73,10 @@ class RunFolder:
         return self.path / "model"
 
     @property
+    def compressed(self) -> Path:
+        return self.path / "compressed"
+
+    @property
     def adapter(self) -> Path:
         return self.path / "adapter"
 
@@ -106,8 +111,14 @@ def settled(path: Path, recipe: Recipe, fresh: bool) -> Recipe:
     return replace(recipe, {"train.compile": recipe_files.load(str(lock)).train.compile})
 
 
-def finished(folder: RunFolder, export: bool) -> bool:
-    """Whether the run in `folder` has been to its end; without `export`, to the end of its training."""
+def finished(folder: RunFolder, export: bool, recipe: Recipe | None = None) -> bool:
+    """Whether the run in `folder` has been to its end; without `export`, to the end of its training.
+
+    One that is to be compressed as its lock does not say has not.
+    """
+    lock = str(folder.lock)
+    if export and recipe and folder.lock.is_file() and recipe_files.load(lock).compress != recipe.compress:
+        return False
     enough = ("done",) if export else ("done", "trained")
     return folder.records.exists() and read(Records, folder.records).status in enough
 
@@ -149,8 +160,9 @@ def _same_recipe(folder: RunFolder, recipe: Recipe) -> None:
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """What must stay the same while a run goes on. How its work is divided over ranks, threads and micro batches may change:
-    the losses are the same but for rounding."""
-    settings: dict[str, Any] = recipe.model_dump(mode="json", exclude={"parallel": True, "machine": True})
+    the losses are the same but for rounding. So may what is done to the model afterwards."""
+    left_out = {"parallel": True, "machine": True, "compress": True}
+    settings: dict[str, Any] = recipe.model_dump(mode="json", exclude=left_out)
     del settings["train"]["micro_batch"]
     return settings
 

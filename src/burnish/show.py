@@ -13,6 +13,8 @@ from burnish.reported import Report
 from burnish.streams import printable
 from burnish.units import counted, signed_percent
 from burnish.units import show as text
+from burnish.verified import Verified
+from burnish.verified_part import drop_of
 
 if TYPE_CHECKING:
     from burnish.prove.claim import Verdict
@@ -83,8 +85,40 @@ def report(made: Report, console: Console | None = None) -> None:
         shown = f"{value:.4f}" if isinstance(value, float) else value
         out.print(f"{name.replace('_', ' ')}: {shown}", highlight=False)
     checks(made.checks, out)
+    if made.verified is not None:
+        verified(made.verified, out)
     for sample in made.samples:
         out.print(f"\n[bold]{sample.prompt}[/bold]{sample.text}", highlight=False)
+
+
+def verified(made: Verified, console: Console | None = None) -> None:
+    """Print a compressed model beside what it was, then its parts where somebody looked."""
+    out = console or Console()
+    table = Table("quantity", "before", "after", "predicted", "change", box=None, header_style="dim")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    judged = made.judged
+    table.add_row(
+        printable(judged.name), f"{judged.baseline:.4f}", f"{judged.compressed:.4f}", text(None, ""), drop_of(judged)
+    )
+    for cost in made.costs:
+        sides = (text(value, cost.unit) for value in (cost.baseline, cost.compressed, cost.predicted))
+        ratio = 100 * (cost.compressed / cost.baseline - 1) if cost.baseline and cost.compressed is not None else None
+        table.add_row(cost.label, *sides, signed_percent(ratio))
+    for name, value in made.agreement.items():
+        table.add_row(name, text(None, ""), f"{value:.4g}", text(None, ""), "")
+    out.print(table)
+    if made.parts:
+        each = Table("part alone", made.divergence_unit, "saves", "", box=None, header_style="dim")
+        for part in sorted(made.parts, key=lambda part: -part.divergence):
+            each.add_row(
+                part.name, f"{part.divergence:.3g}", text(part.bytes_saved, "bytes"), "kept" if part.kept else ""
+            )
+        out.print(each)
+    if made.kept:
+        out.print(f"kept as they were: {', '.join(made.kept)}", highlight=False)
+    for note in made.notes:
+        out.print(f"note: {printable(note)}", style="dim", highlight=False)
 
 
 def checks(found: Mapping[str, bool | float | str], console: Console | None = None) -> None:

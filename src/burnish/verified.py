@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import Field
-
-from burnish.records import Frozen
+from pydantic import BaseModel, ConfigDict, Field
 
 # How a drop is counted: of the baseline, or as a difference of shares.
 PERCENT: Final = "percent"
 POINTS: Final = "points"
+
+
+class Frozen(BaseModel):
+    """Immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Judged(Frozen):

@@ -137,9 +137,9 @@ def test_the_guilty_part_is_found_and_it_alone_is_kept():
     own, other, verdict, probe = guilty(2.0)
     before, _ = verdict.look(other)
     assert not before.within
-    found = suffering(verdict, other, parts_of(own, other), probe)
+    found = suffering(own, other, parts_of(own, other), probe)
     assert max(zip(found.harm, (part.name for part in found.parts), strict=True))[1] == BAD
-    made, kept = keep_fewest(verdict, other, found)
+    made, kept = keep_fewest(verdict, own, other, found)
     assert [part.name for part in kept] == [BAD]
     after, _ = verdict.look(made)
     assert after.within
@@ -148,7 +148,7 @@ def test_the_guilty_part_is_found_and_it_alone_is_kept():
 
 def test_a_budget_that_no_mixture_meets_is_none():
     own, other, verdict, probe = guilty(-50.0)
-    assert keep_fewest(verdict, other, suffering(verdict, other, parts_of(own, other), probe)) is None
+    assert keep_fewest(verdict, own, other, suffering(own, other, parts_of(own, other), probe)) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=9), st.integers(0, 60))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from burnish.compress.divergence import Probe, Seen
@@ -91,7 +92,8 @@ def user_metric(place: str, subject: Subject) -> Metric:
 
     def measure(model: nn.Module) -> Measured:
         try:
-            value = function(model, tokenizer)
+            with torch.no_grad():
+                value = function(model, tokenizer)
         except Exception as error:
             raise UserError(f"{place}: raised {type(error).__name__}: {' '.join(str(error).split())}") from None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

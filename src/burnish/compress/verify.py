@@ -1,8 +1,7 @@
 """Verify: a compressed model beside what it was, on one metric with a budget.
 
-judge = Judge.of(model, metric, probe, max_drop)
-judged, seen = judge.look(compressed)          # judged.within: whether the budget is met
-found = repair(judge, compressed, parts)       # which parts suffer, and the fewest to keep
+`Judge.of` measures the model itself; `look` holds a compressed one against it, and `Judged.within` says whether the budget is
+met. Where it is not, `suffering` looks at each part by itself and `keep_fewest` finds the fewest to keep as they were.
 """
 
 from __future__ import annotations
@@ -65,26 +64,26 @@ class Suffering:
 
 
 def suffering(
-    judge_: Judge, compressed: nn.Module, parts: Sequence[Exchange], probe: Probe, progress: Progress | None = None
+    own: nn.Module, compressed: nn.Module, parts: Sequence[Exchange], probe: Probe, progress: Progress | None = None
 ) -> Suffering:
-    """Look at every part by itself, on a probe that may be smaller than the judge's."""
-    return Suffering(tuple(parts), tuple(alone(judge_.baseline, compressed, parts, probe, progress)))
+    """Look at every part by itself, on a probe that may be smaller than the judge's and says what `own` says."""
+    return Suffering(tuple(parts), tuple(alone(own, compressed, parts, probe, progress)))
 
 
 def keep_fewest(
-    judge_: Judge, compressed: nn.Module, found: Suffering, progress: Progress | None = None
+    judge_: Judge, own: nn.Module, compressed: nn.Module, found: Suffering, progress: Progress | None = None
 ) -> tuple[nn.Module, list[Exchange]] | None:
-    """The model with the fewest parts kept as they were that meets the budget, and these parts; None where none does."""
+    """The model with the fewest parts kept as `own` has them that meets the budget, and these parts; None where none does."""
     count = [0]
 
     def meets(kept: Sequence[Exchange]) -> bool:
         count[0] += 1
         if progress:
             progress(count[0], len(found.parts))
-        return judge_.meets(mixed(compressed, judge_.baseline, kept))
+        return judge_.meets(mixed(compressed, own, kept))
 
     kept = fewest(found.parts, found.harm, meets)
-    return None if kept is None else (mixed(compressed, judge_.baseline, kept), kept)
+    return None if kept is None else (mixed(compressed, own, kept), kept)
 
 
 def kept_matrices(

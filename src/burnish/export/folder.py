@@ -22,7 +22,7 @@ def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path
     """
     folder = Path(os.path.abspath(folder))
     fresh, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("writing", "replaced"))
-    _refuse_foreign(folder, ours)
+    refuse_foreign(folder, ours)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         if aside.exists() and not folder.exists():
@@ -47,7 +47,8 @@ def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path
         raise UserError(f"{folder}: cannot be written ({error.strerror or error}); choose another folder") from error
 
 
-def _refuse_foreign(folder: Path, ours: Callable[[str], bool]) -> None:
+def refuse_foreign(folder: Path, ours: Callable[[str], bool]) -> None:
+    """Raises UserError for a place that is a file, or a folder with something in it that is not ours."""
     if folder.is_dir():
         foreign = sorted(_foreign(folder, "", ours))
         if foreign:
