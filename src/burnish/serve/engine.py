@@ -125,6 +125,11 @@ class Engine:
         if (row := self._numbers.get(number)) is not None:
             self._end(row, reason)
 
+    def cancel_all(self, reason: str) -> None:
+        """End everything in progress."""
+        for row in list(self._rows.values()):
+            self._end(row, reason)
+
     @torch.inference_mode()
     def step(self) -> int:
         """One step of everything in progress; returns how many tokens went through the model."""

@@ -1,0 +1,58 @@
+"""The size of a pool of keys and values: bytes of a position, of what a step makes beside it, and how many pages fit.
+
+Torch-free: the engine is built by it, and a plan says it. Everything counts the model's own shape; nothing is estimated but
+what a step makes, which is an upper bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burnish.config import ModelConfig
+from burnish.errors import UserError
+from burnish.units import show
+
+LOGIT = 4  # bytes of a score
+SCORES = 3  # how many times the scores of a step stand at once: made, checked, chosen from
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """`pages` of `page` positions, and the bytes of all of them and of what the largest step makes."""
+
+    pages: int
+    page: int
+    pool_bytes: int
+    step_bytes: int
+
+    @property
+    def positions(self) -> int:
+        """Positions that fit."""
+        return self.pages * self.page
+
+
+def position_bytes(config: ModelConfig, element: int) -> int:
+    """Bytes of one position: keys and values of every layer."""
+    return 2 * config.layers * config.kv_heads * config.head_dim * element
+
+
+def step_bytes(config: ModelConfig, tokens: int, rows: int, element: int) -> int:
+    """Most bytes that a step of `tokens` makes and drops: a layer's vectors of each token, and the scores of `rows`."""
+    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    vectors = 4 * config.hidden + 3 * query + 4 * key + 4 * config.ffn
+    return tokens * vectors * element + SCORES * rows * config.vocab * LOGIT
+
+
+def pool_within(config: ModelConfig, memory: int, page: int, tokens: int, rows: int, element: int) -> PoolSize:
+    """The pool that fits in `memory` bytes beside what a step makes. Raises UserError when not one page does."""
+    beside, one = step_bytes(config, tokens, rows, element), page * position_bytes(config, element)
+    pages = (memory - beside) // one
+    if pages < 1:
+        need = show(beside + one, "bytes")
+        raise UserError(
+            f"--memory {show(memory, 'bytes')}: a step of {tokens} tokens and one page of {page} positions take {need}; "
+            f"give at least that, or lower --step-tokens or --rows"
+        )
+    most = -(-config.max_positions // page) * rows  # more than all rows can fill is of no use
+    pages = min(pages, most)
+    return PoolSize(pages, page, pages * one, beside)

@@ -1,0 +1,44 @@
+"""Reading a request: its body, checked against what may be asked; what is wrong is said by field, in one line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request as Received
+
+
+class Refused(Exception):
+    """A request that cannot be answered: its status and the one line that says why."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param = status, param
+
+
+async def read(request: Received, kind: type[BaseModel], most: int) -> Any:
+    """The body of at most `most` bytes as `kind`. Raises Refused."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise Refused(413, f"the body has more than {most:,} bytes, the most that is taken")
+    try:
+        return kind.model_validate(json.loads(body, parse_constant=_no_constant))
+    except ValidationError as wrong:
+        raise _refusal(wrong) from None
+    except (ValueError, RecursionError) as wrong:
+        raise Refused(400, f"the body is not JSON: {str(wrong).splitlines()[0]}") from None
+
+
+def _refusal(wrong: ValidationError) -> Refused:
+    """The first thing that is wrong with a body, by its field."""
+    found = wrong.errors()[0]
+    place = ".".join(str(part) for part in found["loc"] if not str(part).startswith(("function-", "constrained")))
+    said = found["msg"].removeprefix("Value error, ")
+    return Refused(400, f"{place}: {said}" if place else said, place.split(".")[0] or None)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")

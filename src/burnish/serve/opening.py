@@ -1,0 +1,71 @@
+"""Opening a model to be served: its runner, the pool that fits, its words and template."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from burnish.config import ModelConfig
+from burnish.data.chat_tokens import ChatTokenizer
+from burnish.data.template import Template
+from burnish.errors import MissingExtra
+from burnish.load.model import load_model
+from burnish.load.source import open_model
+from burnish.load.tokenizer import ends_of, tokenizer_of
+from burnish.models.decoder import Decoder
+from burnish.pool_size import PoolSize, pool_within
+from burnish.serve.engine import Engine, Limits
+from burnish.serve.runners.runner import Runner
+from burnish.serve.runners.torch_runner import TorchRunner
+from burnish.serve.served import Served
+
+RunnerName = Literal["auto", "torch", "onnxruntime"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`memory` bytes for pool and steps; `page` positions; `rows` sequences at once; `tokens` a step; `queue` that wait."""
+
+    memory: int
+    page: int = 16
+    rows: int = 16
+    tokens: int = 256
+    queue: int = 256
+    runner: RunnerName = "auto"
+    threads: int = 1
+    name: str | None = None
+
+
+def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served, PoolSize]:
+    """An engine for a model, and what a server needs to know of it. Raises UserError as `open_model`, `load_model` and
+    `pool_within` do, and MissingExtra for a runner that is not installed."""
+    checkpoint = open_model(source)
+    model, config = load_model(checkpoint, dtype=torch.float32)
+    tokenizer = tokenizer_of(checkpoint, config)
+    runner = make_runner(model, config, settings)
+    size = pool_within(config, settings.memory, settings.page, settings.tokens, settings.rows, runner.dtype.itemsize)
+    limits = Limits(size.pages, size.page, settings.rows, settings.tokens, settings.queue)
+    files, chat = checkpoint.tokenizer, None
+    if files is not None and files.template is not None:
+        chat = ChatTokenizer(tokenizer, Template.of(files.template, files.settings, "the chat template"), "all")
+    name = settings.name or Path(str(source)).name
+    room = min(config.max_positions, size.positions)
+    served = Served(name, tokenizer, chat, ends_of(checkpoint, config), config.vocab, room)
+    return Engine(runner, limits, tokenizer.decode), served, size
+
+
+def make_runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
+    """The runner asked for; auto takes onnxruntime where it is installed and has the model's operators."""
+    assert isinstance(model, Decoder)
+    there = importlib.util.find_spec("onnxruntime") is not None and importlib.util.find_spec("onnx") is not None
+    if settings.runner == "onnxruntime" and not there:
+        raise MissingExtra("--runner onnxruntime", "export", "onnxruntime")
+    if settings.runner == "torch" or not there or config.experts:
+        return TorchRunner(model.eval(), config)
+    from burnish.serve.runners.onnx_runner import OnnxRunner
+
+    return OnnxRunner(model, config, settings.threads)
