@@ -52,7 +52,7 @@ def _scheme(told: Mapping[str, Any], dtype: str, where: str) -> IntWeights:
     if not isinstance(weights, dict):
         raise UserError(f"{where}: config_groups says nothing of weights")
     bits = 4 if told["format"] == "pack-quantized" else 8
-    size = weights.get("group_size") if weights.get("strategy") == "group" else -1
+    size: Any = weights.get("group_size") if weights.get("strategy") == "group" else -1
     given = (weights.get("type", "int"), weights.get("num_bits"), weights.get("strategy"), weights.get("actorder"))
     known = given[1:] in ((bits, "group", None), (bits, "channel", None)) and type(size) is int and size != 0
     if given[0] != "int" or not known or (bits == 8 and (size != -1 or not weights.get("symmetric", True))):
@@ -61,7 +61,7 @@ def _scheme(told: Mapping[str, Any], dtype: str, where: str) -> IntWeights:
     how = "" if inputs is None else str(inputs.get("strategy")) if isinstance(inputs, dict) else "?"
     if how not in ("", "token", "tensor"):
         raise UserError(f"{where}: input_activations are rounded by {how}; none, token and tensor work")
-    return IntWeights(bits, int(size), bool(weights.get("symmetric", True)), dtype, how)
+    return IntWeights(bits, size, bool(weights.get("symmetric", True)), dtype, how)
 
 
 def _matrix(scheme: IntWeights, base: str, tensors: Mapping[str, StoredTensor], used: set[str]) -> StoredTensor:

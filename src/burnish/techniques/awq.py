@@ -91,7 +91,8 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
             if op.name in MATRICES:
                 left = kept_layers(config, op, block.layers)
                 plain = work.bytes.parameter * prod(op.shapes[0])
-                held = held + (block.layers - left) * held_bytes(config.scheme, op.shapes[0]) + left * plain
+                small = held_bytes(config.scheme, (int(op.shapes[0][0]), int(op.shapes[0][1])))
+                held = held + (block.layers - left) * small + left * plain
                 op = replace(op, shapes=op.shapes[1:])
             ops.append(replace(op, trained=False))
         return replace(block, ops=tuple(ops))
