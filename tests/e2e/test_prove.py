@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import burnish.prove
+from burnish.compress.gram import Gram
 from burnish.ops import recompute
-from burnish.prove import checkpointing, claims, mapping, pipeline, recipes, tensor_parallel, zero
+from burnish.prove import awq, checkpointing, claims, mapping, pipeline, recipes, tensor_parallel, zero
 from burnish.prove.claim import Verdict
 
 TITLES = {
+    "awq": "as predicted; 0 trained",
     "checkpointing": "full: FLOPs 1.",
+    "flash-attention": "FLOPs 1.167x of plain, as predicted",
     "mapping": "planner within 0.",
     "pipeline": "1F1B stage 0: 2 in flight",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
@@ -68,6 +72,20 @@ def check_holds(module: object) -> None:
 
 
 @pytest.mark.sabotage
+def test_scales_without_activations_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_holds(awq)
+
+    def blind(gram: Gram, x: torch.Tensor) -> None:
+        gram.total += torch.eye(len(gram.total))
+        gram.sizes += 1
+        gram.tokens += len(x)
+
+    monkeypatch.setattr(Gram, "add", blind)
+    with pytest.raises(AssertionError):
+        check_holds(awq)
+
+
+@pytest.mark.sabotage
 @pytest.mark.parametrize("stage", [1, 3])
 def test_another_stage_than_2_is_noticed(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stage 1 keeps whole gradients, stage 3 gathers in forward."""
@@ -103,6 +121,13 @@ def test_a_product_kept_for_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(recompute, "_last_product", lambda module: None)
     with pytest.raises(AssertionError):
         check_holds(checkpointing)
+
+
+@pytest.mark.sabotage
+def test_attention_with_stored_scores_in_place_of_tiles_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(flash_attention.KERNELS, "tiled", flash_attention.plain_attention)
+    with pytest.raises(AssertionError):
+        check_holds(flash_attention)
 
 
 @pytest.mark.sabotage
