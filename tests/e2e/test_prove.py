@@ -12,7 +12,7 @@ import torch
 import burnish.prove
 from burnish.compress.gram import Gram
 from burnish.ops import recompute
-from burnish.prove import awq, checkpointing, claims, mapping, pipeline, recipes, tensor_parallel, zero
+from burnish.prove import awq, checkpointing, claims, flash_attention, mapping, pipeline, recipes, tensor_parallel, zero
 from burnish.prove.claim import Verdict
 
 TITLES = {
