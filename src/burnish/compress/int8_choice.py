@@ -23,6 +23,7 @@ from burnish.compress.samples import Samples
 from burnish.ops.int8_linear import STEPS, rounded
 
 LOOKED_AT = 16  # rows
+BETTER = 0.98  # share of the error so far that another calibrator must stay below, so that chance does not choose
 FIRST = "max"
 OTHERS = ("percentile", "mse", "relative", "entropy")
 
@@ -66,11 +67,12 @@ def choose(
         for calibrator in OTHERS:
             found = error_with(chosen | {kind: calibrator})
             tried.append(TriedRow(kind=kind, calibrator=calibrator, error=found))
-            if found < least:
+            if found < BETTER * least:
                 least, chosen = found, chosen | {kind: calibrator}
     return chosen, tuple(tried)
 
 
+@torch.no_grad()
 def states(model: Any, samples: Samples, batch: int = 8) -> list[Tensor]:
     """The last states of real tokens, [T, H] a batch."""
     device = next(model.parameters()).device
