@@ -18,6 +18,8 @@ from burnish.weight_format import IntWeights
 
 Shape = tuple[int, ...]
 BITS = {"float32": 32, "int64": 64, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4}
+PAGE = 4096  # weights beside a graph begin at multiples of it, so that they can be mapped
+SMALL = 1024  # bytes up to which a weight stays in the graph: readers look into vectors for shapes
 TABLES = ("cosines", "sines")  # of the angles of rotary positions
 
 
@@ -48,7 +50,10 @@ def matrix(name: str, shape: Shape, kind: Kind, fused: bool) -> dict[str, Stored
         return {f"{name}.weight": Stored("float32", shape)}
     if kind.bits == 8 and kind.group < 0:
         found = {f"{name}.weight": Stored("int8", shape), f"{name}.weight_scale": Stored("float32", (out,))}
-        return found | ({f"{name}.input_scale": Stored("float32", ())} if kind.inputs == "tensor" else {})
+        if kind.inputs == "tensor":  # onnxruntime has integer products only where zero points are written out
+            found[f"{name}.weight_zero_point"] = Stored("int8", (out,))
+            found[f"{name}.input_scale"] = Stored("float32", ())
+        return found
     blocks = kind.groups(width)
     size, half = width // blocks, kind.bits == 4
     scale = {f"{name}.weight_scale": Stored("float32", (out, blocks))}
@@ -84,6 +89,15 @@ def encoder_initialisers(config: EncoderConfig, kinds: Mapping[str, Kind], fused
 def total_bytes(initialisers: Mapping[str, Stored]) -> int:
     """Bytes of all elements."""
     return sum(stored.bytes for stored in initialisers.values())
+
+
+def beside_bytes(initialisers: Mapping[str, Stored]) -> int:
+    """Bytes of the file of weights beside a large graph: by name, each from the next page on, small ones in the graph."""
+    at = 0
+    for _, stored in sorted(initialisers.items()):
+        if stored.bytes > SMALL:
+            at = -(-at // PAGE) * PAGE + stored.bytes
+    return at
 
 
 def _of_shapes(shapes: Mapping[str, Shape], kinds: Mapping[str, Kind], fused: bool) -> dict[str, Stored]:

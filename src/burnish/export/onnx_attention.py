@@ -129,17 +129,6 @@ def standard_attention(graph: Graph, heads: Heads, query: str, held: tuple[str, 
     return graph.add("Reshape", together, graph.ints(-1, heads.queries * heads.size))
 
 
-def fused_encoder_attention(graph: Graph, heads: Heads, given: tuple[str, str, str]) -> str:
-    """Queries, keys and values [T, N * D] -> [T, N * D]; every position sees the real ones of its row."""
-    new = graph.once(("new",), "Shape", "input_ids", start=1, end=2)
-    width = graph.ints(heads.queries * heads.size)
-    shape = graph.once(("rows",), "Concat", graph.ints(-1), new, width, axis=0)
-    apart = [graph.add("Reshape", x, shape) for x in given]
-    real = graph.once(("real",), "Cast", "attention_mask", to=6)
-    mixed = graph.add("MultiHeadAttention", *apart, "", real, contrib=True, num_heads=heads.queries)
-    return graph.add("Reshape", mixed, graph.ints(-1, heads.queries * heads.size))
-
-
 def fused_attention(
     graph: Graph, heads: Heads, given: tuple[str, str, str], past: tuple[str, str], present: list[str], rotary: bool
 ) -> str:

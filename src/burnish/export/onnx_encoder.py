@@ -14,7 +14,6 @@ from burnish.export.onnx_attention import (
     Heads,
     Positions,
     every_position,
-    fused_encoder_attention,
     split_heads,
     standard_attention,
 )
@@ -68,12 +67,10 @@ def _layer(graph: Graph, form: Form, scope: str, layer: Layer, heads: Heads, giv
         return linear(graph, form, f"{scope}.{name}", matrix_of(f"{scope}.{name}", module), value)
 
     query, key, value = (through(f"attention.{n}", getattr(layer.attention, n), x) for n in ("q", "k", "v"))
-    if form.fused:
-        mixed = fused_encoder_attention(graph, heads, (query, key, value))
-    else:
-        query, key, value = (split_heads(graph, y, seen.new, heads.queries, heads.size) for y in (query, key, value))
-        keys, values = (graph.add("Transpose", y, perm=[0, 2, 1, 3]) for y in (key, value))
-        mixed = standard_attention(graph, heads, query, (keys, values), seen)
+    # onnxruntime's own operator for all of this was the slower one on a CPU
+    query, key, value = (split_heads(graph, y, seen.new, heads.queries, heads.size) for y in (query, key, value))
+    keys, values = (graph.add("Transpose", y, perm=[0, 2, 1, 3]) for y in (key, value))
+    mixed = standard_attention(graph, heads, query, (keys, values), seen)
     mixed = through("attention.o", layer.attention.o, mixed)
     x, _ = add_norm(graph, form, f"{scope}.attention_norm", layer.attention_norm, x, mixed)
     wide = activation(graph, _named(layer), through("mlp.up", layer.mlp.up, x))

@@ -10,11 +10,10 @@ from typing import Any, BinaryIO
 
 from burnish.errors import UserError
 from burnish.export.onnx_graph import CONTRIB, ONNX_TYPES, Graph
+from burnish.onnx_layout import PAGE, SMALL
 from burnish.records import replaced
 
 INSIDE = 2**30  # bytes of weights that a file holds itself; protobuf ends at twice this
-PAGE = 4096  # weights beside the file begin at multiples of it, so that they can be mapped
-SMALL = 1024  # bytes up to which a weight stays in the file: readers look into vectors for shapes
 IR_VERSION = 10
 
 
@@ -63,7 +62,7 @@ def write_graph(graph: Graph, path: Path, inside: int = INSIDE) -> None:
 
     if large(graph, inside):
         with data_file(path).open("wb") as file:
-            tensors = [_beside(name, graph, file) for name in graph.kept]
+            tensors = [_beside(name, graph, file) for name in sorted(graph.kept)]
     else:
         tensors = [_inside(name, graph) for name in graph.kept]
     made = helper.make_graph(graph.nodes, graph.name, graph.inputs, graph.outputs, tensors)

@@ -92,17 +92,17 @@ def _eight_bits(graph: Graph, form: Form, held: Matrix, x: str, kept: dict[str, 
     """As the matrix's inputs are rounded: not at all, by a stored scale, or by one of each position's own."""
     assert held.kind is not None
     if held.kind.inputs == "token":
-        return _dynamic(graph, x, kept)
-    weight = graph.add("DequantizeLinear", kept["weight"], kept["weight_scale"], axis=0)
-    rounded = _rounded(graph, form, held, x, kept["input_scale"]) if held.kind.inputs else x
-    if not form.fused or form.flat:
-        return graph.add("Gemm", rounded, weight, transB=1)
-    out, width = held.shape
-    made = graph.add("Gemm", graph.add("Reshape", rounded, graph.ints(-1, width)), weight, transB=1)
-    shape = graph.once(
-        ("back", out), "Concat", graph.once(("rows", "sequence"), "Shape", "input_ids"), graph.ints(out), axis=0
-    )
-    return graph.add("Reshape", made, shape)
+        return _dynamic(graph, form, x, kept)
+    zeros = [kept["weight_zero_point"]] if "weight_zero_point" in kept else []
+    weight = graph.add("DequantizeLinear", kept["weight"], kept["weight_scale"], *zeros, axis=0)
+    deep, (out, width) = form.fused and not form.flat, held.shape
+    flat = graph.once(("flat", x), "Reshape", x, graph.ints(-1, width)) if deep else x
+    rounded = _rounded(graph, form, held, flat, kept["input_scale"]) if held.kind.inputs else flat
+    made = graph.add("Gemm", rounded, weight, transB=1)
+    if not deep:
+        return made
+    sizes = graph.once(("rows", "sequence"), "Shape", "input_ids")
+    return graph.add("Reshape", made, graph.once(("back", out), "Concat", sizes, graph.ints(out), axis=0))
 
 
 def _rounded(graph: Graph, form: Form, held: Matrix, x: str, scale: str) -> str:
@@ -114,26 +114,29 @@ def _rounded(graph: Graph, form: Form, held: Matrix, x: str, scale: str) -> str:
     return graph.once(("dequantized", x, value), "DequantizeLinear", integers, scale, point)
 
 
-def _dynamic(graph: Graph, x: str, kept: dict[str, str]) -> str:
+def _dynamic(graph: Graph, form: Form, x: str, kept: dict[str, str]) -> str:
     """Inputs rounded with a scale of each position's own, the product in integers, and both scales after it."""
-    integers, scale = _rounded_by_position(graph, x)
+    integers, scale = _rounded_by_position(graph, form, x)
     turned = graph.add("Transpose", kept["weight"], perm=[1, 0])
-    sums = graph.add("Cast", graph.add("MatMulInteger", integers, turned), to=1)
+    middle = [graph.constant(128, "uint8")] if form.unsigned else []
+    sums = graph.add("Cast", graph.add("MatMulInteger", integers, turned, *middle), to=1)
     return graph.add("Mul", graph.add("Mul", sums, scale), kept["weight_scale"])
 
 
-def _rounded_by_position(graph: Graph, x: str) -> tuple[str, str]:
-    """int8 and scale of x, each position's largest magnitude being 127 steps; layers that read x share both."""
+def _rounded_by_position(graph: Graph, form: Form, x: str) -> tuple[str, str]:
+    """Integers and scale of x, each position's largest magnitude being 127 steps; layers that read x share both."""
 
     def once(op: str, *inputs: str, **attributes: object) -> str:
         return graph.once((op, x, inputs), op, *inputs, **attributes)
 
-    least = graph.constant(float(np.finfo(np.float32).tiny), FLOAT)
-    low, high = graph.constant(-128.0, FLOAT), graph.constant(127.0, FLOAT)
+    middle = 128.0 if form.unsigned else 0.0
+    low, high = graph.constant(middle - 128, FLOAT), graph.constant(middle + 127, FLOAT)
     largest = once("ReduceMax", once("Abs", x), graph.ints(-1), keepdims=1)
-    scale = once("Max", once("Div", largest, high), least)
-    steps = once("Clip", once("Round", once("Div", x, scale)), low, high)
-    return once("Cast", steps, to=3), scale
+    step = once("Div", largest, graph.constant(127.0, FLOAT))
+    scale = once("Max", step, graph.constant(float(np.finfo(np.float32).tiny), FLOAT))
+    steps = once("Round", once("Div", x, scale))
+    moved = once("Add", steps, graph.constant(middle, FLOAT)) if form.unsigned else steps
+    return once("Cast", once("Clip", moved, low, high), to=2 if form.unsigned else 3), scale
 
 
 def _bias(graph: Graph, name: str, held: Matrix) -> str:

@@ -86,6 +86,7 @@ def _int8(name: str, stored: Mapping[str, Tensor], bias: Array | None, inputs: s
         raise UserError(f"{name}: {len(scale)} scales for {len(arrays['weight'])} rows; ONNX export needs one a row")
     if (given := stored.get("input_scale")) is not None:
         arrays["input_scale"] = array(given).reshape(())
+        arrays["weight_zero_point"] = np.zeros(len(scale), np.int8)
     return Matrix(IntWeights(8, -1, True, FLOAT, "tensor" if given is not None else inputs), arrays, bias)
 
 
