@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_compress import Options as CompressOptions
 from burnish.cli_compress import compress
 from burnish.cli_embed import embed
 from burnish.cli_eval import evaluate
@@ -43,7 +44,7 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 app.command("plan")(verb(plan))
 app.command("eval")(evaluate)
 app.command("embed")(embed)
-app.command("compress")(compress)
+app.command("compress")(verb(compress, CompressOptions))
 app.command("launch")(launch)
 app.command("serve")(serve)
 register_models(app)

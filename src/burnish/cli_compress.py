@@ -1,70 +1,59 @@
-"""The compress verb: parse, call, print."""
+"""The compress verb: parse, call, print. Options are the fields of one record."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 
-def compress(
-    model: Annotated[str, Argument(help="A model folder, a run folder, a GGUF file, or the name of a model.")],
-    changes: Annotated[list[str] | None, Argument(help="Settings such as group=64, or awq.group=64.")] = None,
-    technique: Annotated[str, Option("--with", help="Techniques, such as awq or prune,awq.")] = "",
-    calibrate: Annotated[
-        list[str] | None, Option("--calibrate", help="Text that activations are looked at on.")
-    ] = None,
-    text: Annotated[list[str] | None, Option("--text", help="Text that both models are judged on.")] = None,
-    task: Annotated[Path | None, Option("--task", help="Labelled examples that both are judged on.")] = None,
-    metric: Annotated[
-        str | None, Option("--metric", help="perplexity, accuracy, cosine, or FILE.py:FUNCTION of (model, tokenizer).")
-    ] = None,
-    max_drop: Annotated[
-        str | None, Option("--max-drop", help="Most that may be lost: 2%, or points of accuracy.")
-    ] = None,
-    fallback: Annotated[
-        str, Option("--fallback", help="Over it: refuse, or mixed (keep the fewest parts).")
-    ] = "refuse",
-    out: Annotated[Path | None, Option("--out", help="Folder of the compressed model.")] = None,
-    sensitivity: Annotated[bool, Option("--sensitivity", help="Also look at every part by itself.")] = False,
-    rows: Annotated[int, Option("--rows", help="Rows to calibrate on.")] = 128,
-    length: Annotated[int, Option("--length", help="Tokens of a row.")] = 512,
-    tokens: Annotated[int, Option("--tokens", help="Tokens to judge on.")] = 16384,
-    state: Annotated[Path | None, Option("--state", help="Folder from which a killed search goes on.")] = None,
-    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """What `burnish compress` takes."""
+
+    model: Annotated[str, Argument(help="A model folder, a run folder, a GGUF file, or the name of a model.")]
+    changes: Annotated[list[str] | None, Argument(help="Settings such as group=64, or awq.group=64.")] = None
+    technique: Annotated[str, Option("--with", help="Techniques, such as awq or prune,awq.")] = ""
+    calibrate: Annotated[list[str] | None, Option(help="Text that activations are looked at on; may be repeated.")] = (
+        None
+    )
+    text: Annotated[list[str] | None, Option(help="Text that both models are judged on; may be repeated.")] = None
+    task: Annotated[Path | None, Option(help="Labelled examples that both are judged on.")] = None
+    metric: Annotated[str | None, Option(help="perplexity, accuracy, cosine, or FILE.py:FUNCTION.")] = None
+    max_drop: Annotated[str | None, Option(help="Most that may be lost: 2%, or points of accuracy.")] = None
+    fallback: Annotated[str, Option(help="Over it: refuse, or mixed (keep the fewest parts as they were).")] = "refuse"
+    out: Annotated[Path | None, Option(help="Folder of the compressed model.")] = None
+    sensitivity: Annotated[bool, Option("--sensitivity", help="Also look at every part by itself.")] = False
+    rows: Annotated[int, Option(help="Rows to calibrate on.")] = 128
+    length: Annotated[int, Option(help="Tokens of a row.")] = 512
+    tokens: Annotated[int, Option(help="Tokens to judge on.")] = 16384
+    text_field: Annotated[str, Option(help="Key or column that holds the text.")] = "text"
+    state: Annotated[Path | None, Option(help="Folder from which a killed search goes on.")] = None
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False
+
+
+def compress(options: Options) -> None:
     """Make a model smaller within a stated loss, judged on text or labels of one's own."""
     from burnish.compressions import NAMES, asked, by_technique
     from burnish.errors import UserError
     from burnish.finished import require_torch
     from burnish.recipe_files import parse_override
 
-    if out is None:
+    if options.out is None:
         raise UserError("say where the compressed model goes with --out FOLDER")
-    names = tuple(name.strip() for name in technique.split(",") if name.strip())
+    names = tuple(name.strip() for name in options.technique.split(",") if name.strip())
     if not names:
         raise UserError(f"nothing to do; name techniques with --with: {', '.join(NAMES)}")
-    if not text and task is None:
+    if not options.text and options.task is None:
         raise UserError("nothing to judge by; name a text with --text, or labelled examples with --task")
-    wanted: dict[str, Any] = {
-        "technique": names,
-        "settings": by_technique(names, dict(map(parse_override, changes or ()))),
-        "calibrate": calibrate,
-        "text": text,
-        "task": None if task is None else str(task),
-        "metric": metric,
-        "max_drop": max_drop,
-        "fallback": fallback,
-        "sensitivity": sensitivity,
-        "rows": rows,
-        "length": length,
-        "tokens": tokens,
-        "state": state,
-    }
-    made = asked(wanted)
+    own = {key: value for key, value in vars(options).items() if key not in ("model", "changes", "out", "json")}
+    settings = by_technique(names, dict(map(parse_override, options.changes or ())))
+    task = None if options.task is None else str(options.task)
+    made = asked(own | {"technique": names, "settings": settings, "task": task})
     require_torch("burnish compress")
-    _run(model, made, out, json)
+    _run(options.model, made, options.out, options.json)
 
 
 def _run(model: str, asked: Any, out: Path, json: bool) -> None:
@@ -85,5 +74,4 @@ def _run(model: str, asked: Any, out: Path, json: bool) -> None:
         print(error.verified.model_dump_json(indent=1)) if json else show.verified(error.verified)
         raise
     print(verified.model_dump_json(indent=1)) if json else show.verified(verified)
-    if not json:
-        screen.say(f"{out}: written, read again and equal; report: {out / 'report.html'}")
+    screen.say(f"{out}: written, read again and equal; report: {out / 'report.html'}")

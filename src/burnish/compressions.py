@@ -152,7 +152,10 @@ def asked(values: Mapping[str, Any], where: str = "compress") -> Compress:
     try:
         return Compress.model_validate(values)
     except ValidationError as error:
-        raise explain(error, Compress, where) from None
+        said = str(explain(error, Compress, where))
+        raise UserError(
+            said.replace(f"{where}: compress: ", f"{where}: ", 1)
+        ) from None  # what no single key is at fault of
 
 
 def planned_bytes(compress: Compress, model: ModelConfig, dtype: str, work: Work) -> int:
