@@ -8,18 +8,22 @@ from pathlib import Path
 
 from burnish.errors import UserError, nearest
 from burnish.load.hub import parse, snapshot
+from burnish.load.labelled_sets import SETS, LabelledSet, labelled
 from burnish.load.wheels import Progress, fetched, model_named, shipped_models
 
 WIDE, LABEL = 80, 9
 
 
 def fetch(name: str, check: bool = False, progress: Progress | None = None) -> Iterator[str]:
-    """Lines about a model that is then there. Raises UserError where it cannot be had, naming the nearest name."""
+    """Lines about a model, or labelled texts, that are then there. Raises UserError where they cannot be had, naming the
+    nearest name."""
     if name in shipped_models():
         return _shipped(name, fetched(name, check=check, progress=progress))
+    if name in SETS:
+        return _set(SETS[name], labelled(SETS[name]))
     if asked := parse(name):
         return _hub(name, snapshot(*asked, renew=check))
-    raise UserError(f"fetch {name!r}: {nearest(name, shipped_models())}; or ORG/NAME[@REVISION] of the hub")
+    raise UserError(f"fetch {name!r}: {nearest(name, [*shipped_models(), *SETS])}; or ORG/NAME[@REVISION] of the hub")
 
 
 def _shipped(name: str, place: Path) -> Iterator[str]:
@@ -29,6 +33,13 @@ def _shipped(name: str, place: Path) -> Iterator[str]:
     yield from _line("licence:", about.licence)
     yield from _line("note:", about.caveat)
     yield from _following(about.next)
+
+
+def _set(own: LabelledSet, place: Path) -> Iterator[str]:
+    yield from _line("texts:", f"{own.lines:,} {own.about}")
+    yield from _line("where:", str(place))
+    yield from _line("licence:", own.licence)
+    yield from _following((f"burnish eval minilm --task {place}",))
 
 
 def _hub(name: str, place: Path) -> Iterator[str]:
