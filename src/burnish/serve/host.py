@@ -35,6 +35,7 @@ class Host:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.counts = engine, Counts()
         self.draining = False
+        self.cut = False  # whether anything was left unfinished since then
         self.failed = ""
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stop = threading.Event()
@@ -73,6 +74,7 @@ class Host:
                 yield found
         finally:
             if not ended:
+                self.cut |= self.draining
                 self._inbox.put(leave)
 
     async def drain(self, seconds: float) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request as Received
+
+
+KINDS = re.compile(r"(str|int|function-|constrained)|.*\[")  # what a place says of the kinds that a field may have
 
 
 class Refused(Exception):
@@ -35,7 +39,7 @@ async def read(request: Received, kind: type[BaseModel], most: int) -> Any:
 def _refusal(wrong: ValidationError) -> Refused:
     """The first thing that is wrong with a body, by its field."""
     found = wrong.errors()[0]
-    place = ".".join(str(part) for part in found["loc"] if not str(part).startswith(("function-", "constrained")))
+    place = ".".join(str(part) for part in found["loc"] if not KINDS.match(str(part)))
     said = found["msg"].removeprefix("Value error, ")
     return Refused(400, f"{place}: {said}" if place else said, place.split(".")[0] or None)
 

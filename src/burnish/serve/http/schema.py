@@ -82,7 +82,7 @@ class _Asked(BaseModel):
 class CompletionAsked(_Asked):
     """POST /v1/completions. `prompt`: text, token ids, or several of either."""
 
-    prompt: str | list[Token] | list[str] | list[list[Token]]
+    prompt: str | list[Token] | list[str | list[Token]]
     logprobs: int | None = Field(default=None, ge=0, le=20)
 
     @property

@@ -52,7 +52,7 @@ def run(
     try:
         asyncio.run(server.serve([listening]))
     finally:
-        left = engine.busy
+        left = engine.busy or host.cut
         host.stop()
     return not left
 
