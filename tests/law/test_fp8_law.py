@@ -68,9 +68,7 @@ def test_predicted_equals_observed_with_adapters(fp8, settings):
     lora = {"lora": {"rank": 3, "alpha": 5.0}}
     recipe = make_recipe(fp8, techniques=lora, **SETTINGS[settings])
     work = describe(recipe.model, shapes_of(2))
-    agree(
-        observe(make_trainable(recipe, work=work), make_batches(2, 331, 0), 1e-3), fold(predict(recipe, work)[0])
-    )
+    agree(observe(make_trainable(recipe, work=work), make_batches(2, 331, 0), 1e-3), fold(predict(recipe, work)[0]))
 
 
 @pytest.mark.parametrize(("scaling", "model", "sequence", "settings"), DIAGONAL)
