@@ -11,14 +11,26 @@ import torch
 
 import burnish.prove
 from burnish.compress.gram import Gram
-from burnish.ops import recompute
-from burnish.prove import awq, checkpointing, claims, flash_attention, mapping, pipeline, recipes, tensor_parallel, zero
+from burnish.ops import fp8_linear, recompute
+from burnish.prove import (
+    awq,
+    checkpointing,
+    claims,
+    flash_attention,
+    fp8,
+    mapping,
+    pipeline,
+    recipes,
+    tensor_parallel,
+    zero,
+)
 from burnish.prove.claim import Verdict
 
 TITLES = {
     "awq": "as predicted; 0 trained",
     "checkpointing": "full: FLOPs 1.",
     "flash-attention": "FLOPs 1.167x of plain, as predicted",
+    "fp8": "all else as predicted; forward 28.",
     "mapping": "planner within 0.",
     "pipeline": "1F1B stage 0: 2 in flight",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
@@ -121,6 +133,14 @@ def test_a_product_kept_for_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(recompute, "_last_product", lambda module: None)
     with pytest.raises(AssertionError):
         check_holds(checkpointing)
+
+
+@pytest.mark.sabotage
+def test_gradients_cast_without_a_scale_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = fp8_linear.whole
+    monkeypatch.setattr(fp8_linear, "whole", lambda x, scale, form: plain(x, torch.ones_like(scale), form))
+    with pytest.raises(AssertionError):
+        check_holds(fp8)
 
 
 @pytest.mark.sabotage
