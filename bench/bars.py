@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bar import Bar, number, rows
+from bars_compress import COMPRESSION
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -251,16 +252,7 @@ BARS = (
         ("bad inputs of the planner: one line and exit 2", "planner_answered", 50, None, ""),
         ("... answered otherwise", "planner_wrong", 0, 0, ""),
     ),
-    *rows(
-        "compress",
-        "prune",
-        "bench/prune.py",
-        ("pruned 30 % and trained on: loss above the equal-budget control's", "above_control_percent", None, 3, "%"),
-        ("... parameters beside the whole model's", "parameters_share", None, 0.85, "x"),
-        ("... forward faster", "forward_speedup", 1.05, None, "x"),
-        ("... bytes of the file off the prediction", "file_bytes_off", 0, 0, ""),
-        ("... transformers' logits: largest difference", "transformers_difference", None, 1e-4, ""),
-    ),
+    *COMPRESSION,
 )
 
 

@@ -1,0 +1,18 @@
+"""Bars of compression: what a smaller model may lose, and what it must gain."""
+
+from __future__ import annotations
+
+from bar import Bar, rows
+
+COMPRESSION: tuple[Bar, ...] = (
+    *rows(
+        "compress",
+        "prune",
+        "bench/prune.py",
+        ("pruned 30 % and trained on: loss above the equal-budget control's", "above_control_percent", None, 3, "%"),
+        ("... parameters beside the whole model's", "parameters_share", None, 0.85, "x"),
+        ("... forward faster", "forward_speedup", 1.05, None, "x"),
+        ("... bytes of the file off the prediction", "file_bytes_off", 0, 0, ""),
+        ("... transformers' logits: largest difference", "transformers_difference", None, 1e-4, ""),
+    ),
+)
