@@ -42,8 +42,9 @@ Kind = IntWeights | None  # None: float32
 def matrix(name: str, shape: Shape, kind: Kind, fused: bool) -> dict[str, Stored]:
     """The initialisers of one matrix `name`, [out, in]; scales are float32 whatever the kind says.
 
-    Groups are blocks as onnxruntime's MatMulNBits has them (`fused`), where the zero point 8 or 128 is left out, or as the
-    standard DequantizeLinear has them. Rows of 8 bits are the same in both.
+    Groups are blocks as onnxruntime's MatMulNBits has them (`fused`), where the zero point 8 or 128 is left out, or the turned
+    matrix [in, out] by the standard DequantizeLinear, the one form that runtimes make products of blocks of. Rows of 8 bits
+    are the same in both.
     """
     out, width = shape
     if kind is None:
@@ -61,8 +62,12 @@ def matrix(name: str, shape: Shape, kind: Kind, fused: bool) -> dict[str, Stored
         found = {f"{name}.weight": Stored("uint8", (out, blocks, size // 2 if half else size))} | scale
         zeros = Stored("uint8", (out, -(-blocks // 2)))
     else:
-        found = {f"{name}.weight": Stored(("int" if kind.symmetric else "uint") + str(kind.bits), shape)} | scale
-        zeros = Stored("uint4", (out, blocks))
+        type_ = f"{'' if kind.symmetric else 'u'}int{kind.bits}"
+        found = {
+            f"{name}.weight": Stored(type_, (width, out)),
+            f"{name}.weight_scale": Stored("float32", (blocks, out)),
+        }
+        zeros = Stored(type_, (blocks, out))
     return found | ({} if kind.symmetric else {f"{name}.weight_zero_point": zeros})
 
 

@@ -44,8 +44,10 @@ def linear(graph: Graph, form: Form, name: str, held: Matrix, x: str) -> str:
         return graph.add("Add", made, bias) if bias else made
     if form.fused and kind is not None:
         return _blocks(graph, form, held, x, kept, bias)
-    weight = kept["weight"] if kind is None else _standard_blocks(graph, held, kept)
-    return graph.add("Gemm", x, weight, *([bias] if bias else []), transB=1)
+    if kind is not None:
+        made = graph.add("MatMul", x, _standard_blocks(graph, held, kept))
+        return graph.add("Add", made, bias) if bias else made
+    return graph.add("Gemm", x, kept["weight"], *([bias] if bias else []), transB=1)
 
 
 def keep(graph: Graph, form: Form, name: str, held: Matrix) -> dict[str, str]:
@@ -59,6 +61,8 @@ def keep(graph: Graph, form: Form, name: str, held: Matrix) -> dict[str, str]:
 
 def _laid_out(held: Matrix, ending: str, fused: bool) -> Array:
     values, kind = held.arrays[ending], held.kind
+    if kind is not None and kind.group > 0 and not fused:
+        values = np.ascontiguousarray(values.T)
     if kind is None or kind.group < 0 or ending not in ("weight", "weight_zero_point"):
         return np.ascontiguousarray(values)
     if fused:
@@ -82,10 +86,10 @@ def _blocks(graph: Graph, form: Form, held: Matrix, x: str, kept: dict[str, str]
 
 
 def _standard_blocks(graph: Graph, held: Matrix, kept: dict[str, str]) -> str:
-    """The float matrix of blocks, by the operator that has them since opset 21."""
+    """The float matrix [I, O] of blocks, by the operator that has them since opset 21."""
     assert held.kind is not None
     given = [kept[ending] for ending in ("weight", "weight_scale", "weight_zero_point") if ending in kept]
-    return graph.add("DequantizeLinear", *given, axis=1, block_size=held.kind.group)
+    return graph.add("DequantizeLinear", *given, axis=0, block_size=held.kind.group)
 
 
 def _eight_bits(graph: Graph, form: Form, held: Matrix, x: str, kept: dict[str, str]) -> str:

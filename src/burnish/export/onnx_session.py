@@ -28,13 +28,18 @@ def need_onnx(what: str) -> None:
             raise MissingExtra(what, "export", package)
 
 
-def opened(path: Path, threads: int = 0) -> Any:
-    """An onnxruntime session on the CPU; 0 threads: its own choice. Raises UserError for what it cannot load."""
+def opened(path: Path, threads: int = 0, accuracy_level: int = 1) -> Any:
+    """An onnxruntime session on the CPU; 0 threads: its own choice. Raises UserError for what it cannot load.
+
+    `accuracy_level` of products of 4-bit blocks in standard operators; others say it themselves.
+    """
     need_onnx(f"{path}: running an ONNX file")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, WARNINGS_OFF
+    # Standard operators of 4-bit blocks become its own, which by its default round their inputs to 8 bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(accuracy_level))
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its own kinds have no common base
