@@ -32,7 +32,7 @@ HEADS = (32, 64, 80, 128, 256)
 KERNELS: dict[str, Kernel] = {
     "plain": plain_attention,
     "sdpa": attend,
-    "tiled": kernel_of("tiled", (128, 256)) or attend,
+    "tiled": kernel_of("tiled", (64, 128)) or attend,
 }
 
 

@@ -41,7 +41,7 @@ def check(
     heads: tuple[int, int] = (HEADS, KV_HEADS),
 ) -> Iterator[Row]:
     """Kernel `name` beside torch's own, causal and under a window."""
-    kernel = kernel_of(name, (128, 256))
+    kernel = kernel_of(name, (64, 128))
     assert kernel is not None
     for dim in dims:
         for length in lengths:

@@ -42,7 +42,7 @@ def check(device: str, shape: ModelConfig = MODEL, segments: tuple = SEGMENTS) -
         control = None
         for name in names:
             for layer in model.layers:
-                layer.attention.kernel = kernel_of(name, (128, 256))
+                layer.attention.kernel = kernel_of(name, (64, 128))
             found = computed(model, ids, pieces)
             errors = off(found[0], wanted[0]), max(off(a, b) for a, b in zip(found[1:], wanted[1:], strict=True))
             control = control or errors

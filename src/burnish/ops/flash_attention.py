@@ -111,7 +111,7 @@ def pack_attention(
     lengths: tuple[Sequence[int], Sequence[int]],
     window: tuple[int, int] = (ALL, 0),
     kernel: str = "tiled",
-    blocks: tuple[int, int] = (128, 256),
+    blocks: tuple[int, int] = (64, 128),
 ) -> Tensor:
     """Attention of sequences of any lengths that stand one after another, [T, N, D].
 

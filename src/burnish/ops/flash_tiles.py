@@ -34,8 +34,8 @@ class Tiles(NamedTuple):
     keys: tuple[int, ...]
     before: int = ALL
     behind: int = 0
-    block_q: int = 128
-    block_k: int = 256
+    block_q: int = 64
+    block_k: int = 128
 
     def check(self, query_rows: int, key_rows: int) -> None:
         """Raises ValueError when the sequences do not fill tensors of so many rows exactly, or a size means nothing."""

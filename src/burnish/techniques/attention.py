@@ -7,8 +7,8 @@ Gain    nothing of queries x keys is in memory: q, k, v, output and a sum a quer
 Price   backward makes the scores again: five products where plain attention has four, seven for the Triton kernels, which
         add nothing up atomically. Plain attention is here to be compared with.
 Limits  a mask that is neither causal nor a window (pads on the left, a padded cache) goes to torch's own kernel, which sdpa
-        is everywhere. tiled is plain torch, for any device and format: it saves memory, not time. triton runs on CUDA, for
-        heads of up to 256 elements.
+        is everywhere. tiled is plain torch, for any device and format: on a CPU about as fast as torch's own, faster under a
+        window; on an accelerator slow. triton runs on CUDA, for heads of up to 256 elements.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Config(Section):
     would need a mask of queries x keys, else sdpa. Blocks are rows of a tile of queries and of keys, for tiled."""
 
     kernel: Literal["auto", "sdpa", "tiled", "triton", "plain"] = "auto"
-    block_q: int = Field(default=128, ge=1)
-    block_k: int = Field(default=256, ge=1)
+    block_q: int = Field(default=64, ge=1)
+    block_k: int = Field(default=128, ge=1)
 
     def __str__(self) -> str:
         return self.kernel
