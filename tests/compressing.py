@@ -12,6 +12,7 @@ from torch import nn
 from burnish.compress.sample_files import cut, token_lists
 from burnish.compress.samples import Samples
 from burnish.compress.subject import Subject, subject_of
+from burnish.data.text import Texts
 from burnish.load.folder import open_folder
 from burnish.models.layers import Linear
 
@@ -23,6 +24,15 @@ TEXT = "asset:austen/persuasion"  # what the small model was not trained on
 def subject() -> Subject:
     """The small trained model; nobody may change its weights."""
     return subject_of("quickstart", open_folder(QUICKSTART), "cpu")
+
+
+def excerpts(folder: Path) -> tuple[Path, Path]:
+    """Two files with the beginnings of novels: one to calibrate on, one to judge on."""
+    found = []
+    for name, source in (("calibrate.txt", "asset:austen/emma"), ("judge.txt", TEXT)):
+        found.append(folder / name)
+        found[-1].write_text(next(iter(Texts.open([source]).documents()))[5000:45000])
+    return found[0], found[1]
 
 
 @cache

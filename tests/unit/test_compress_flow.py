@@ -13,16 +13,24 @@ from burnish.cli import code_of
 from burnish.compress import flow
 from burnish.load.folder import open_folder
 from burnish.load.model import load_model
-from compressing import QUICKSTART
+from compressing import QUICKSTART, excerpts
 
-TEXTS = ("--calibrate", "asset:austen/emma", "--text", "asset:austen/persuasion")
+TEXTS = ("--calibrate", "calibrate.txt", "--text", "judge.txt")
 SMALL = ("--rows", "8", "--length", "96", "--tokens", "1200")
 ROUNDED = ("--with", "awq", "method=rtn", "group=-1")  # one scale a row: enough loss to be seen in few tokens
 
 
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Beginnings of two novels."""
+    return excerpts(tmp_path_factory.mktemp("texts"))
+
+
 @pytest.fixture(autouse=True)
-def _apart(tmp_path, monkeypatch):
+def _apart(tmp_path, monkeypatch, texts):
     monkeypatch.chdir(tmp_path)
+    for text in texts:
+        (tmp_path / text.name).symlink_to(text)
     monkeypatch.setenv("BURNISH_CACHE", str(tmp_path / "cache"))
 
 
