@@ -36,6 +36,7 @@ def serve(
     page: Annotated[int, typer.Option("--page", min=1, help="Positions of a page.")] = 16,
     queue: Annotated[int, typer.Option("--queue", min=1, help="Requests that may wait.")] = 256,
     runner: Annotated[str, typer.Option("--runner", help="auto, torch or onnxruntime.")] = "auto",
+    weights: Annotated[str, typer.Option("--weights", help="float as they are, or q4: blocks of 4 bits.")] = "float",
     name: Annotated[str | None, typer.Option("--name", help="What clients call the model.")] = None,
     key: Annotated[
         str | None, typer.Option("--api-key", envvar="BURNISH_API_KEY", help="Clients must send it.")
@@ -61,13 +62,15 @@ def serve(
 
     if runner not in ("auto", "torch", "onnxruntime"):
         raise UserError(f"--runner {runner}: use auto, torch or onnxruntime")
+    if weights not in ("float", "q4"):
+        raise UserError(f"--weights {weights}: use float or q4")
     if key == "":
         raise UserError("--api-key: it is empty; give one, or leave the option out")
     screen, threads = (
         Screen(),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
-    settings = Settings(bytes_of(memory), page, rows, step_tokens, queue, runner, threads, name)  # type: ignore[arg-type]
+    settings = Settings(bytes_of(memory), page, rows, step_tokens, queue, runner, weights, threads, name)  # type: ignore[arg-type]
     engine, served, size = open_served(model, settings)
     screen.say(
         f"{served.name}: {type(engine.runner).__name__}, {size.pages:,} pages of {size.page} positions in "

@@ -22,7 +22,7 @@ DENSE = [name for name in FAMILIES if name != "experts"]
 
 def all_scores(runner, ids: list[int]) -> torch.Tensor:
     """Scores of every position of one text through an engine's pool."""
-    engine, found = Engine(runner, LIMITS), []
+    engine, found = Engine(runner, Limits(pages=200, page=4, rows=1, tokens=len(ids))), []
     scores = runner.scores
 
     def every(made, attended, rows):
@@ -34,7 +34,8 @@ def all_scores(runner, ids: list[int]) -> torch.Tensor:
     engine.submit(type(request)(tuple(ids), request.options), lambda output: None)
     while engine.busy:
         engine.step()
-    return torch.cat(found)[: len(ids)]
+    assert len(found[0]) == len(ids)
+    return found[0]
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -78,6 +79,40 @@ def test_a_vocabulary_of_eight_bits_is_looked_up_and_multiplied():
     plain = all_scores(TorchRunner(model, config), ids)
     found = all_scores(OnnxRunner(model, config, 1, words, accuracy=1), ids)
     assert 0 < (found - plain).abs().max() < 0.05 * plain.abs().max()
+
+
+def check_blocks(bound: float, accuracy: int) -> None:
+    """The named check: scores of matrices that lie on the grid of 4-bit blocks, beside those of the same in float."""
+    from test_engine import SIZES as OTHERS
+
+    from burnish.config import ModelConfig
+
+    config = ModelConfig(**OTHERS | SIZES | {"init_std": 0.15})
+    model = Decoder(config, torch.Generator().manual_seed(0)).eval()
+    with torch.no_grad():
+        for module in [part for layer in model.layers for part in layer.modules() if isinstance(part, torch.nn.Linear)]:
+            apart = module.weight.unflatten(1, (-1, 32))
+            least, most = (edge[..., None] for edge in apart.aminmax(dim=-1))
+            step = (most - least) / 15
+            apart.copy_(((apart - least) / step).round() * step + least)
+    ids = [(7 * k) % 97 for k in range(50)]
+    plain = all_scores(TorchRunner(model, config), ids)
+    found = all_scores(OnnxRunner(model, config, 1, weights="q4", accuracy=accuracy), ids)
+    assert (found - plain).norm() < bound * plain.norm()
+
+
+def test_weights_of_four_bit_blocks_are_kept_exactly():
+    check_blocks(1e-5, accuracy=1)
+    check_blocks(0.05, accuracy=4)
+
+
+@pytest.mark.sabotage
+def test_sabotage_the_middle_of_a_block_forgotten(monkeypatch):
+    from burnish.serve.runners import blocks
+
+    monkeypatch.setattr(blocks, "MIDDLE", 0)
+    with pytest.raises(AssertionError):
+        check_blocks(1e-5, accuracy=1)
 
 
 def test_experts_are_refused():

@@ -12,7 +12,7 @@ import torch
 from burnish.config import ModelConfig
 from burnish.data.chat_tokens import ChatTokenizer
 from burnish.data.template import Template
-from burnish.errors import MissingExtra
+from burnish.errors import MissingExtra, UserError
 from burnish.load.model import load_model
 from burnish.load.source import open_model
 from burnish.load.tokenizer import ends_of, tokenizer_of
@@ -28,7 +28,10 @@ RunnerName = Literal["auto", "torch", "onnxruntime"]
 
 @dataclass(frozen=True)
 class Settings:
-    """`memory` bytes for pool and steps; `page` positions; `rows` sequences at once; `tokens` a step; `queue` that wait."""
+    """`memory` bytes for pool and steps; `page` positions; `rows` sequences at once; `tokens` a step; `queue` that wait.
+
+    `weights` q4 holds matrices of layers in blocks of 4 bits, that of the vocabulary in blocks of 8.
+    """
 
     memory: int
     page: int = 16
@@ -36,6 +39,7 @@ class Settings:
     tokens: int = 256
     queue: int = 256
     runner: RunnerName = "auto"
+    weights: Literal["float", "q4"] = "float"
     threads: int = 1
     name: str | None = None
 
@@ -65,7 +69,14 @@ def make_runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
     if settings.runner == "onnxruntime" and not there:
         raise MissingExtra("--runner onnxruntime", "export", "onnxruntime")
     if settings.runner == "torch" or not there or config.experts:
+        if settings.weights != "float":
+            raise UserError("--weights q4: only the runner onnxruntime has blocks of 4 bits, and it takes no experts")
         return TorchRunner(model.eval(), config)
+    from burnish.export.onnx_matrix import array
+    from burnish.export.onnx_parts import blocks8
+    from burnish.serve.runners.blocks import BLOCK
     from burnish.serve.runners.onnx_runner import OnnxRunner
 
-    return OnnxRunner(model, config, settings.threads)
+    small = settings.weights == "q4" and not config.hidden % BLOCK
+    words = blocks8(array(model.head.weight), BLOCK) if small else None
+    return OnnxRunner(model, config, settings.threads, words, settings.weights)

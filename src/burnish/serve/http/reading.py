@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request as Received
 
-
 KINDS = re.compile(r"(str|int|function-|constrained)|.*\[")  # what a place says of the kinds that a field may have
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,8 +28,12 @@ from burnish.export.onnx_parts import activation, add_norm, gated_silu, looked_u
 from burnish.models.decoder import Block, Decoder
 from burnish.models.rotary import rotary_angles
 from burnish.onnx_layout import TABLES
+from burnish.serve.runners.blocks import Blocks, blocks4, product
 from burnish.serve.runners.runner import Made
 
+Weights = Literal["float", "q4"]
+Hold = Callable[[Matrix], Blocks]
+HOLD: dict[str, Hold] = {"float": Blocks, "q4": blocks4}
 OPSET = 23
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
 
@@ -37,24 +41,31 @@ ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
 class OnnxRunner:
     """Graphs of one decoder. `words`: what the vocabulary's matrix is stored as, in place of the model's own.
 
-    `accuracy`: 1 keeps the inputs of 4-bit products in float32. Raises UserError for a decoder with experts.
+    `weights` q4 puts float matrices in blocks of 4 bits, float leaves every one as it is. `accuracy`: 1 keeps the inputs of
+    4-bit products in float32. Raises UserError for a decoder with experts, and for a matrix that blocks do not divide.
     """
 
     dtype, device = torch.float32, torch.device("cpu")
 
     def __init__(
-        self, model: Decoder, config: ModelConfig, threads: int, words: Matrix | None = None, accuracy: int = ROUNDED
+        self,
+        model: Decoder,
+        config: ModelConfig,
+        threads: int,
+        words: Matrix | None = None,
+        weights: Weights = "float",
+        accuracy: int = ROUNDED,
     ) -> None:
         if config.experts:
             raise UserError("runner onnxruntime: layers with experts have no graph here; use the runner torch")
         self.config = config
-        form = Form(fused=True, accuracy=accuracy)
+        form, hold = Form(fused=True, accuracy=accuracy), HOLD[weights]
         head = words or matrix_of("head", model.head)
         embed = head if config.tied else matrix_of("embed", model.embed)
         layers = [block for block in model.layers if isinstance(block, Block)]
-        graphs = [_first(model, form, embed)]
-        graphs += [_between(one, other, config, form) for one, other in itertools.pairwise(layers)]
-        graphs.append(_last(model, form, head))
+        graphs = [_first(model, form, embed, hold)]
+        graphs += [_between(one, other, config, form, hold) for one, other in itertools.pairwise(layers)]
+        graphs.append(_last(model, form, head, hold))
         with tempfile.TemporaryDirectory() as folder:
             self.sessions = [_session(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
 
@@ -77,7 +88,7 @@ class OnnxRunner:
         return Made(hidden, q, k, v, places)
 
 
-def _first(model: Decoder, form: Form, embed: Matrix) -> Graph:
+def _first(model: Decoder, form: Form, embed: Matrix, hold: Hold) -> Graph:
     """Token ids and positions to the first layer's hidden states, queries, keys and values."""
     graph = Graph("first", OPSET)
     graph.input("ids", INT64, ("tokens",))
@@ -88,51 +99,55 @@ def _first(model: Decoder, form: Form, embed: Matrix) -> Graph:
     block = model.layers[0]
     assert isinstance(block, Block)
     normed = norm(graph, form, "norm", block.attention_norm, x)
-    return _opened(graph, form, block, model.shape, (x, normed))
+    return _opened(graph, form, hold, block, model.shape, (x, normed))
 
 
-def _between(block: Block, after: Block, config: ModelConfig, form: Form) -> Graph:
+def _between(block: Block, after: Block, config: ModelConfig, form: Form, hold: Hold) -> Graph:
     """What attention gave of one layer to the hidden states, queries, keys and values of the next."""
     graph = Graph("between", OPSET)
-    x, more = _closed(graph, form, block)
+    x, more = _closed(graph, form, hold, block)
     normed, x = add_norm(graph, form, "norm", after.attention_norm, x, more)
-    return _opened(graph, form, after, config, (x, normed))
+    return _opened(graph, form, hold, after, config, (x, normed))
 
 
-def _last(model: Decoder, form: Form, head: Matrix) -> Graph:
+def _last(model: Decoder, form: Form, head: Matrix, hold: Hold) -> Graph:
     """What attention gave of the last layer to scores."""
     graph = Graph("last", OPSET)
     block = model.layers[-1]
     assert isinstance(block, Block)
-    x, more = _closed(graph, form, block)
+    x, more = _closed(graph, form, hold, block)
     normed, _ = add_norm(graph, form, "norm", model.norm, x, more)
     graph.output(linear(graph, form, "head", head, normed), "scores", FLOAT, ("rows", model.shape.vocab))
     return graph
 
 
-def _closed(graph: Graph, form: Form, block: Block) -> tuple[str, str]:
+def _closed(graph: Graph, form: Form, hold: Hold, block: Block) -> tuple[str, str]:
     """Output product and feed-forward part of a layer: the sum before the latter, and what it adds."""
     o = matrix_of("o", block.attention.o)
     graph.input("hidden", FLOAT, ("tokens", o.shape[0]))
     graph.input("attended", FLOAT, ("tokens", o.shape[1]))
-    normed, x = add_norm(graph, form, "mlp_norm", block.mlp_norm, "hidden", linear(graph, form, "o", o, "attended"))
+    normed, x = add_norm(
+        graph, form, "mlp_norm", block.mlp_norm, "hidden", product(graph, form, "o", hold(o), "attended")
+    )
     mlp: Any = block.mlp
     if hasattr(mlp, "gate"):
-        both = linear(graph, form, "gate_up", stacked([matrix_of("gate", mlp.gate), matrix_of("up", mlp.up)]), normed)
+        both = product(
+            graph, form, "gate_up", hold(stacked([matrix_of("gate", mlp.gate), matrix_of("up", mlp.up)])), normed
+        )
         gate, up = graph.add_many("Split", both, outputs=2, axis=-1, num_outputs=2)
         inner = gated_silu(graph, form, gate, up)
     else:
-        inner = activation(graph, "gelu_tanh", linear(graph, form, "up", matrix_of("up", mlp.up), normed))
-    return x, linear(graph, form, "down", matrix_of("down", mlp.down), inner)
+        inner = activation(graph, "gelu_tanh", product(graph, form, "up", hold(matrix_of("up", mlp.up)), normed))
+    return x, product(graph, form, "down", hold(matrix_of("down", mlp.down)), inner)
 
 
-def _opened(graph: Graph, form: Form, block: Block, config: Any, given: tuple[str, str]) -> Graph:
+def _opened(graph: Graph, form: Form, hold: Hold, block: Block, config: Any, given: tuple[str, str]) -> Graph:
     """Queries, keys and values of a layer, normed and turned as its family does it."""
     (x, normed), attention, size = given, block.attention, config.head_dim
     graph.input("positions", INT64, (1, "tokens"))
     counts = (config.heads, config.kv_heads, config.kv_heads)
     modules: tuple[nn.Module, ...] = (attention.q, attention.k, attention.v)
-    whole = linear(graph, form, "qkv", stacked([matrix_of("qkv", module) for module in modules]), normed)
+    whole = product(graph, form, "qkv", hold(stacked([matrix_of("qkv", module) for module in modules])), normed)
     parts = graph.add_many("Split", whole, graph.ints(*(count * size for count in counts)), outputs=3, axis=-1)
     graph.output(x, "hidden_out", FLOAT, ("tokens", config.hidden))
     norms = (attention.q_norm, attention.k_norm, None)

@@ -1,0 +1,71 @@
+"""The pool of the engine is what its size says: bytes of keys and values exactly, and a step makes no more than predicted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from burnish.config import ModelConfig
+from burnish.errors import UserError
+from burnish.measure_live import LiveBytes
+from burnish.models.decoder import Decoder
+from burnish.pool_size import pool_within, position_bytes, step_bytes
+from burnish.serve.engine import Engine, Limits, Request
+from burnish.serve.runners.torch_runner import TorchRunner
+from burnish.serve.sampling import Sampling
+
+SIZES = {"vocab": 331, "hidden": 64, "ffn": 160, "layers": 3, "heads": 8, "kv_heads": 2, "max_positions": 256}
+
+
+def make(dtype: torch.dtype = torch.float32, **sizes: int) -> tuple[Decoder, ModelConfig]:
+    config = ModelConfig(**SIZES | sizes)
+    return Decoder(config, torch.Generator().manual_seed(0)).to(dtype).eval(), config
+
+
+@pytest.mark.parametrize(("dtype", "element"), [(torch.float32, 4), (torch.bfloat16, 2)])
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+def test_the_bytes_of_the_pool_are_those_predicted(dtype: torch.dtype, element: int, kv_heads: int) -> None:
+    model, config = make(dtype, kv_heads=kv_heads)
+    size = pool_within(config, 2**20, page=7, tokens=16, rows=4, element=element)
+    engine = Engine(TorchRunner(model, config), Limits(size.pages, size.page, 4, 16))
+    assert engine.pool.bytes == size.pool_bytes == size.positions * position_bytes(config, element)
+    assert size.pool_bytes + size.step_bytes <= 2**20
+
+
+def check_steps() -> None:
+    """The named check: after the first step nothing stays, and within a step no more stands than is predicted."""
+    model, config = make()
+    engine = Engine(TorchRunner(model, config), Limits(pages=64, page=16, rows=4, tokens=64))
+    for number in range(6):
+        engine.submit(Request((number + 1,) * (20 + 7 * number), Sampling(max_new_tokens=12)), lambda output: None)
+    engine.step()
+    with LiveBytes() as live:
+        while engine.busy:
+            engine.step()
+    assert live.now() == live.start
+    assert live.peak - live.start <= step_bytes(config, 64, 4, 4)
+
+
+def test_no_bytes_stay_after_a_step_and_its_most_are_predicted() -> None:
+    check_steps()
+
+
+def test_a_memory_without_room_for_a_page_is_refused_with_what_would_do() -> None:
+    _, config = make()
+    with pytest.raises(UserError, match=r"--memory 10\.0 KiB: a step of 64 tokens and one page of 16 positions take"):
+        pool_within(config, 10 * 1024, 16, 64, 4, 4)
+
+
+def test_the_pool_is_no_larger_than_all_rows_can_fill() -> None:
+    _, config = make()
+    assert pool_within(config, 2**40, 16, 64, 4, 4).positions == 4 * config.max_positions
+
+
+@pytest.mark.sabotage
+def test_sabotage_a_step_that_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    from burnish.serve.paged import Pool
+
+    kept = []
+    monkeypatch.setattr(Pool, "write", lambda self, layer, slots, k, v: kept.append(k))
+    with pytest.raises(AssertionError):
+        check_steps()
