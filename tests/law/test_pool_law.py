@@ -52,7 +52,7 @@ def test_no_bytes_stay_after_a_step_and_its_most_are_predicted() -> None:
 
 def test_a_memory_without_room_for_a_page_is_refused_with_what_would_do() -> None:
     _, config = make()
-    with pytest.raises(UserError, match=r"--memory 10\.0 KiB: a step of 64 tokens and one page of 16 positions take"):
+    with pytest.raises(UserError, match=r"--memory 10\.0.KiB: a step of 64 tokens and one page of 16 positions take"):
         pool_within(config, 10 * 1024, 16, 64, 4, 4)
 
 
