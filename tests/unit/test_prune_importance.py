@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from burnish.compress import importance, prune_model
 from burnish.compress.importance import by_activation, by_first_order, by_norm
-from burnish.compress.prune_table import load_table, save_table
+from burnish.compress.prune_table import load_table, notes, save_table
 from burnish.compress.samples import Samples
 from burnish.config import ModelConfig
 from burnish.errors import UserError
@@ -169,6 +169,18 @@ def test_a_table_is_saved_a_line_a_layer_and_refused_for_others(tmp_path):
         prune.apply(asked, other, Mesh(), table)
     with pytest.raises(UserError, match="made with rows 4, not 2"):
         prune.apply(asked.model_copy(update={"rows": 2}), model, Mesh(), table)
+
+
+def test_the_notes_name_what_goes_and_who_keeps_least():
+    model, asked = decoder(), prune.Config(channels=0.4, layers=0.34, importance="norm", multiple=3)
+    table = prune.search(asked, model, None)
+    gone = next(row for row in table.layers if not row.stays)
+    least = min(table.kept, key=lambda row: row.channels_share)
+    layers, channels = notes(table)
+    assert layers == f"prune: out of 3 layers go {gone.layer}, with {gone.importance:.1%} of the importance by norm"
+    assert f"have {least.channels_share:.1%} (layer {least.layer}) to" in channels
+    found = by_norm(model).channels[least.layer]
+    assert least.channels_share == pytest.approx(float(found.sort().values[-12:].sum() / found.sum()))
 
 
 @pytest.mark.sabotage

@@ -85,6 +85,7 @@ def compress(
     began = time.monotonic()
     made = run_passes(chosen, subject, samples, flow.screen.task, asked.state)
     flow.timed("search and apply", began)
+    flow.notes += told(chosen, made)
     made, judged, seen, parts = _judged(flow, judge, made)
     verified = _verdict(flow, judge, made, judged, seen, parts)
     if not judged.within:
@@ -247,6 +248,16 @@ def tables(chosen: list[tuple[Compression, Any]], made: Compressed) -> dict[str,
             save = importlib.import_module(technique.tables).save_table
             found[f"{technique.name}.table.json"] = partial(save, made.tables[technique.name])
     return found
+
+
+def told(chosen: list[tuple[Compression, Any]], made: Compressed) -> list[str]:
+    """What techniques have to say of what they found."""
+    said: list[str] = []
+    for technique, _ in chosen:
+        notes = getattr(importlib.import_module(technique.tables), "notes", None)
+        if notes is not None and technique.name in made.tables:
+            said += notes(made.tables[technique.name])
+    return said
 
 
 def over_budget(judged: Judged, parts: tuple[Part, ...], fallback: str) -> str:

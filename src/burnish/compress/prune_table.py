@@ -69,6 +69,26 @@ class Table(Frozen):
                 )
 
 
+def notes(table: Table) -> list[str]:
+    """What a person should know of it: which layers go, and which keep least of what their parts do."""
+    kind, said = table.key.config.get("importance"), []
+    if gone := [row for row in table.layers if not row.stays]:
+        share = sum(row.importance for row in gone)
+        numbers = ", ".join(str(row.layer) for row in gone)
+        said.append(
+            f"prune: out of {len(table.layers)} layers go {numbers}, with {share:.1%} of the importance by {kind}"
+        )
+    for part in ("channels", "groups"):
+        shares = {row.layer: float(getattr(row, f"{part}_share")) for row in table.kept if getattr(row, part)}
+        if shares and min(shares.values()) < 1:
+            least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+            said.append(
+                f"prune: the {part} that stay have {shares[least]:.1%} (layer {least}) to {shares[most]:.1%} (layer {most}) of "
+                f"their layer's importance by {kind}"
+            )
+    return said
+
+
 def save_table(table: Table, path: Path) -> None:
     """Write it: a line for the key and one for each layer."""
     rows = ",\n".join(_line(row) for row in table.layers)
