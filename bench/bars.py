@@ -171,8 +171,9 @@ BARS = (
         ("... torch's flash attention", "sdpa_slope", 0.9, 1.1, ""),
         ("... by tiles", "tiled_slope", 0.9, 1.1, ""),
         ("Triton kernels compiled for sm_90, of 18", "compiled", 18, None, ""),
-        ("... most registers a thread", "most_registers", None, 255, ""),
-        ("... most bytes a thread spilled", "spilled_bytes", None, None, "B"),
+        ("... most registers a thread, bfloat16", "most_registers", None, 255, ""),
+        ("... most bytes a thread spilled, bfloat16", "spilled_bytes", None, 0, "B"),
+        ("... float32, one head size", "spilled_bytes_float32", None, None, "B"),
     ),
     *rows(
         "planner",

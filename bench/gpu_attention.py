@@ -49,6 +49,9 @@ def check(
             for layout, pattern in (("causal", Pattern()), ("window", Pattern(window=min(WINDOW, length // 2)))):
                 setting = f"{name}, {layout}, {length} tokens, {heads[0]}/{heads[1]} heads of {dim}"
                 yield from beside(setting, kernel, given, pattern, device, length <= EXACT)
+    wide = [x.float() for x in inputs(lengths[0], dims[0], heads, device)]
+    setting = f"{name}, causal, {lengths[0]} tokens, {heads[0]}/{heads[1]} heads of {dims[0]}, float32"
+    yield from beside(setting, kernel, wide, Pattern(), device, True)
 
 
 def beside(

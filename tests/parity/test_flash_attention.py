@@ -122,7 +122,7 @@ def test_any_pack_any_window_any_tile(pack: list, window: tuple, blocks: tuple, 
 @given(lengths, reach, st.integers(1, 5), st.integers(1, 5))
 def test_tiles_seen_are_those_with_a_visible_pair(pack: list, window: tuple, block_q: int, block_k: int) -> None:
     tiles = Tiles(tuple(q for q, _ in pack), tuple(k for _, k in pack), *window, block_q, block_k)
-    assert sum(group.count for group in tiles.groups()) == len(pack)
+    assert sum(group.sequences for group in tiles.groups()) == len(pack)
     for group in tiles.groups():
         shift = group.keys - group.queries
         pairs = {(q, k) for q in range(group.queries) for k in range(group.keys)}

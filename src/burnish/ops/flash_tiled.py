@@ -66,15 +66,15 @@ def empty_sums(q_TND: Tensor) -> Tensor:
 
 def _queries(x_TNd: Tensor, group: Group, heads: int) -> Tensor:
     """A view of a group's rows, [sequences, K, G, queries, d]."""
-    rows = x_TNd[group.query_row : group.query_row + group.count * group.queries]
+    rows = x_TNd[group.query_row : group.query_row + group.sequences * group.queries]
     below, size = x_TNd.shape[1] // heads, x_TNd.shape[2]
-    return rows.view(group.count, group.queries, heads, below, size).permute(0, 2, 3, 1, 4)
+    return rows.view(group.sequences, group.queries, heads, below, size).permute(0, 2, 3, 1, 4)
 
 
 def _keys(x_UKD: Tensor, group: Group) -> Tensor:
     """A view of a group's rows, [sequences, K, keys, D]."""
-    rows = x_UKD[group.key_row : group.key_row + group.count * group.keys]
-    return rows.view(group.count, group.keys, *x_UKD.shape[1:]).transpose(1, 2)
+    rows = x_UKD[group.key_row : group.key_row + group.sequences * group.keys]
+    return rows.view(group.sequences, group.keys, *x_UKD.shape[1:]).transpose(1, 2)
 
 
 def _wide(x: Tensor) -> Tensor:

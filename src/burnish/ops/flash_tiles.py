@@ -18,9 +18,9 @@ ALL = -1  # keys before or behind its own that a query sees: all of them
 
 
 class Group(NamedTuple):
-    """`count` neighbouring sequences of the same lengths, and the rows they begin at."""
+    """Neighbouring sequences of the same lengths, how many they are, and the rows they begin at."""
 
-    count: int
+    sequences: int
     queries: int
     keys: int
     query_row: int
@@ -62,7 +62,7 @@ class Tiles(NamedTuple):
         found: Group | None = None
         for q, k in zip(self.queries, self.keys, strict=True):
             if found is not None and (q, k) == (found.queries, found.keys):
-                found = found._replace(count=found.count + 1)
+                found = found._replace(sequences=found.sequences + 1)
             else:
                 if found is not None:
                     yield found
