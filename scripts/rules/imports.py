@@ -43,7 +43,7 @@ LAYERS = (
     ),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "pool_size", "reported", "tensors", "layout", "weight_format", "gguf_files"),
-    ("encoders", "pruned_sizes"),
+    ("encoders", "onnx_layout", "pruned_sizes"),
     ("load",),
     ("compress",),
     ("techniques",),
