@@ -151,10 +151,10 @@ def file_bytes(config: ModelConfig, scheme: IntWeights, limit: int, kept: frozen
     tensors = file_tensors(config, scheme, kept)
     sizes = {name: size_of(*tensor) for name, tensor in tensors.items()}
     about = metadata(config)
-    return sum(_one_file({n: tensors[n] for n in names}, about) for names in shards(sizes, limit))
+    return sum(one_file({n: tensors[n] for n in names}, about) for names in shards(sizes, limit))
 
 
-def _one_file(tensors: Stored, about: Mapping[str, str]) -> int:
+def one_file(tensors: Stored, about: Mapping[str, str]) -> int:
     """One safetensors file, which has its tensors by type and then by name."""
     order = list(TYPES)
     header: dict[str, object] = {"__metadata__": dict(about)}

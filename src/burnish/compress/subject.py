@@ -16,8 +16,6 @@ from burnish.load.checkpoint import Checkpoint
 from burnish.load.encoder import is_encoder, load_encoder
 from burnish.load.model import DTYPES, load_model
 
-BLOCKS = "float32 made from blocks of integers"
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -55,7 +53,7 @@ def subject_of(name: str, checkpoint: Checkpoint, device: str) -> Subject:
             f"{checkpoint.where}: {tensor} holds values that are not finite; nothing can be made of this model"
         )
     formats = {tensor.format for tensor in checkpoint.tensors.values()}
-    blocks = sorted(formats - DTYPES.keys())
+    blocks = sorted(name for name in formats if name[:1].isupper())  # GGUF's blocks of integers; an index is int64
     notes = (
         (f"the weights were {', '.join(blocks)} before: what they lost then is part of the baseline",) if blocks else ()
     )

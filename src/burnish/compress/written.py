@@ -17,13 +17,18 @@ from burnish.compress.sensitivity import Exchange
 from burnish.compress.subject import Subject
 from burnish.compress.verify import kept_matrices
 from burnish.compressions import SHARD_BYTES
-from burnish.config import ModelConfig
+from burnish.encoders.config import EncoderConfig
+from burnish.encoders.weight_files import encoder_file_bytes
+from burnish.export.compressed_encoder import save_compressed_encoder
 from burnish.export.compressed_tensors import save_compressed
+from burnish.export.encoder import save_encoder
 from burnish.export.folder import replacing_folder
 from burnish.export.safetensors import save_folder
 from burnish.hardware import detect
+from burnish.load.encoder import is_encoder, load_encoder
 from burnish.load.folder import open_folder
 from burnish.load.model import load_model
+from burnish.load.sentence_folder import pooling_of
 from burnish.models.layers import Linear
 from burnish.records import Plan, Records, SavedFile
 from burnish.report import make_report, write_report
@@ -32,6 +37,7 @@ from burnish.verified import Cost, Verified
 OURS = (
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json|model.*\.safetensors"
     r"|chat_template\.jinja|report\.(json|html)|\w+\.table\.json"
+    r"|modules\.json|sentence_bert_config\.json|1_Pooling/(config\.json)?"
 )
 
 
@@ -42,7 +48,8 @@ def kept_in(made: Compressed, kept: Sequence[Exchange]) -> frozenset[str]:
 
 def predicted_bytes(made: Compressed, kept: frozenset[str]) -> int:
     """Bytes of the weight files, from sizes alone."""
-    assert isinstance(made.config, ModelConfig)
+    if isinstance(made.config, EncoderConfig):
+        return encoder_file_bytes(made.config, made.scheme, made.dtype, SHARD_BYTES, kept)
     if made.scheme is None:
         return layout.weight_bytes(made.config, made.dtype, False, SHARD_BYTES)
     return weight_format.file_bytes(made.config, made.scheme, SHARD_BYTES, kept)
@@ -50,7 +57,8 @@ def predicted_bytes(made: Compressed, kept: frozenset[str]) -> int:
 
 def source_bytes(subject: Subject, dtype: str) -> int:
     """Bytes of the model's own weight files, were they written in `dtype`."""
-    assert isinstance(subject.config, ModelConfig)
+    if isinstance(subject.config, EncoderConfig):
+        return encoder_file_bytes(subject.config, None, dtype, SHARD_BYTES)
     return layout.weight_bytes(subject.config, dtype, False, SHARD_BYTES)
 
 
@@ -78,11 +86,18 @@ def write_model(
 
 
 def _save(subject: Subject, made: Compressed, folder: Path) -> None:
+    integers = made.scheme is not None and any(hasattr(module, "dequantized") for module in made.model.modules())
+    if isinstance(made.config, EncoderConfig):
+        own = {"tokenizer": subject.checkpoint.tokenizer, "pooling": pooling_of(subject.checkpoint, made.config)}
+        if integers:
+            save_compressed_encoder(made.model, made.config, folder, **own)  # type: ignore[arg-type]
+        else:
+            save_encoder(made.model, made.config, folder, dtype=made.dtype, **own)  # type: ignore[arg-type]
+        return
     trained = subject.checkpoint.config.get("trained_length")
     length = trained if isinstance(trained, int) else None
-    assert isinstance(made.config, ModelConfig)
     more = {"tokenizer": subject.checkpoint.tokenizer, "trained_length": length, "shard_bytes": SHARD_BYTES}
-    if made.scheme is None or not any(hasattr(module, "dequantized") for module in made.model.modules()):
+    if not integers:
         save_folder(made.model, made.config, folder, dtype=made.dtype, **more)  # type: ignore[arg-type]
     else:
         save_compressed(made.model, made.config, folder, **more)  # type: ignore[arg-type]
@@ -90,7 +105,9 @@ def _save(subject: Subject, made: Compressed, folder: Path) -> None:
 
 def _read_again(model: nn.Module, folder: Path) -> None:
     """Raises RuntimeError where what was written is not what was judged."""
-    loaded, _ = load_model(open_folder(folder), dtype=torch.float32)
+    there = open_folder(folder)
+    load: Callable[..., tuple[nn.Module, object]] = load_encoder if is_encoder(there) else load_model
+    loaded, _ = load(there, dtype=torch.float32)
     ours, theirs = model.state_dict(), loaded.state_dict()
     for name in ours.keys() | theirs.keys():
         if name not in ours or name not in theirs or not torch.equal(_wide(ours[name]), _wide(theirs[name])):
@@ -116,7 +133,7 @@ def _report(subject: Subject, verified: Verified, folder: Path, seconds: dict[st
         machine={"processor": machine.name, "threads": torch.get_num_threads(), "device": subject.device},
         versions=lock.versions(),
         measured={"compressed.bytes": size.compressed},
-        files=tuple(_saved(path) for path in sorted(folder.iterdir())),
+        files=tuple(_saved(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()),
         verified=verified,
         notes=verified.notes,
     )
@@ -124,7 +141,7 @@ def _report(subject: Subject, verified: Verified, folder: Path, seconds: dict[st
     write_report(make_report(plan, records), folder)
 
 
-def _saved(path: Path) -> SavedFile:
+def _saved(path: Path, folder: Path) -> SavedFile:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return SavedFile(name=path.name, bytes=path.stat().st_size, sha256=digest)
+    return SavedFile(name=str(path.relative_to(folder)), bytes=path.stat().st_size, sha256=digest)

@@ -10,6 +10,7 @@ from burnish.encoders.tensors import encoder_file_shapes, encoder_links, encoder
 from burnish.errors import UserError
 from burnish.load.arrange import to_ours
 from burnish.load.checkpoint import Checkpoint, StoredTensor
+from burnish.load.integer_weights import integer_module
 from burnish.load.model import Comparison, config_file, refuse_gaps, widest
 from burnish.models.encoder import Encoder
 from burnish.tables.encoders import ALSO, ENCODERS, NONE, POOLER
@@ -19,7 +20,7 @@ def load_encoder(
     checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> tuple[Encoder, EncoderConfig]:
     """The encoder of a checkpoint, with the head it has; weights keep its format (the widest, if several) unless `dtype`
-    is given.
+    is given. Matrices that a folder keeps as integers stay so.
 
     A head for pre-training is left out. Raises UserError naming file and key for whatever is missing, unexpected or of a
     wrong shape.
@@ -33,9 +34,17 @@ def load_encoder(
         return compared.found[name].read().to(device=device, dtype=wanted)
 
     rows = {name: shape[0] for name, shape in encoder_shapes(config).items()}
-    state = {name: t for link in encoder_links(config) for name, t in to_ours(link, read, rows).items()}
     with torch.device("meta"):
         model = Encoder(config)
+    state: dict[str, Tensor] = {}
+    for link in encoder_links(config):
+        if compared.found[link.theirs[0]].integers is None:
+            state |= to_ours(link, read, rows)
+            continue
+        name = link.ours[0].removesuffix(".weight")
+        made = integer_module(link, compared.found, f"{name}.bias" in rows).to(device)
+        model.set_submodule(name, made)
+        state |= {f"{name}.{part}": tensor for part, tensor in made.state_dict().items() if part != "bias"}
     model.load_state_dict(state, assign=True)
     return model, config
 
