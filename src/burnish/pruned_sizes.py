@@ -1,4 +1,4 @@
-"""Sizes of a decoder with parts taken out: how much stays of what is asked for, and the config and the work of what stays.
+"""Sizes of a model with parts taken out: how much stays of what is asked for, and the config and the work of what stays.
 
 A config says one width for all layers, so every layer keeps as many channels and key-value groups as the others; no torch.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from burnish.config import ModelConfig
 from burnish.describe import head_layers
+from burnish.encoders.config import EncoderConfig
 from burnish.mesh import N
 from burnish.work import Block, Op, Saved, Work
 
@@ -45,7 +46,7 @@ class Rounding:
 
 
 def sizes_of(work: Work) -> Sizes:
-    """The sizes of a decoder that `describe` described."""
+    """The sizes of a model by its description."""
     inside = [block for block in work.blocks if block.entering is not None and block.layers]
     ops = {op.name: op for block in inside for op in block.ops}
     size = int(ops["attention"].width)
@@ -54,8 +55,10 @@ def sizes_of(work: Work) -> Sizes:
     return Sizes(int(sum(b.layers for b in inside)), groups, channels, queries // groups, int(ops["q"].shapes[0][1]))
 
 
-def sizes_of_config(config: ModelConfig) -> Sizes:
-    """The sizes of a decoder by its config."""
+def sizes_of_config(config: ModelConfig | EncoderConfig) -> Sizes:
+    """The sizes of a model by its config; an encoder's heads are groups of one."""
+    if isinstance(config, EncoderConfig):
+        return Sizes(config.layers, config.heads, config.ffn, 1, config.hidden)
     channels = 0 if config.traits.routed else config.ffn
     return Sizes(config.layers, config.kv_heads, channels, config.heads // config.kv_heads, config.hidden)
 
@@ -116,17 +119,22 @@ def along(sizes: Sizes, shares: tuple[Fraction, Fraction, Fraction], rounding: R
             yield (seen := found)
 
 
-def pruned_config(config: ModelConfig, sizes: Sizes, layers: tuple[int, ...] | None = None) -> ModelConfig:
-    """The config of a decoder cut to `sizes`; `layers` are the numbers of those kept, None: the first ones.
+Config = TypeVar("Config", bound=ModelConfig | EncoderConfig)
+
+
+def pruned_config(config: Config, sizes: Sizes, layers: tuple[int, ...] | None = None) -> Config:
+    """The config of a model cut to `sizes`; `layers` are the numbers of those kept, None: the first ones.
 
     Raises ValueError for what the family's file cannot say.
     """
     numbers = layers if layers is not None else tuple(range(sizes.layers))
-    far = sum(number < config.window_from for number in numbers)
-    changed = {"layers": sizes.layers, "heads": sizes.heads, "kv_heads": sizes.groups, "window_from": far}
+    changed = {"layers": sizes.layers, "heads": sizes.heads}
+    if isinstance(config, ModelConfig):
+        far = sum(number < config.window_from for number in numbers)
+        changed |= {"kv_heads": sizes.groups, "window_from": far}
     if sizes.channels:
         changed["ffn"] = sizes.channels
-    return ModelConfig(**config.model_dump() | changed)
+    return type(config)(**config.model_dump() | changed)
 
 
 @dataclass(frozen=True)
@@ -151,13 +159,13 @@ GROUPS = {
 }
 CHANNELS = {
     **dict.fromkeys(("gate", "up"), _ROWS),
-    "gated_silu": _Scaled(figures=("moved", "loose"), saved=True),
+    **dict.fromkeys(("gated_silu", "activation"), _Scaled(figures=("moved", "loose"), saved=True)),
     "down": _COLUMNS,
 }
 
 
 def pruned_work(work: Work, sizes: Sizes, layers: tuple[int, ...] | None = None) -> Work:
-    """The description of a decoder cut to `sizes`. Which `layers` stay matters to those that see a window: None: the first."""
+    """The description of a model cut to `sizes`. Which `layers` stay matters to those that see a window: None: the first."""
     before = sizes_of(work)
     numbers = layers if layers is not None else tuple(range(sizes.layers))
 
@@ -170,7 +178,8 @@ def pruned_work(work: Work, sizes: Sizes, layers: tuple[int, ...] | None = None)
         return replace(block, layers=block.layers and sizes.layers, ops=tuple(ops))
 
     made = work.edit(edit)
-    return replace(made, head_layers=head_layers(list(made.blocks)))
+    # Only a decoder's head is weighed against its layers.
+    return replace(made, head_layers=head_layers(list(made.blocks))) if work.head_layers else made
 
 
 def _windowed(op: Op, before: Sizes, numbers: tuple[int, ...]) -> Op:
@@ -213,12 +222,13 @@ def parameters_of(work: Work) -> int:
 
 
 def token_flops(work: Work) -> int:
-    """FLOPs of one token's matrix products in a forward pass, the head's included.
+    """FLOPs of one token's matrix products in a forward pass: those of the layers, and of the head of a decoder.
 
     Attention's own are left out: they grow with the text a token stands in.
     """
     products = ("matmul", "router", "experts")
-    total = sum(int(b.layers) * int(op.flops) for b in work.blocks for op in b.ops if op.group in products)
+    layers = [block for block in work.blocks if block.entering is not None]
+    total = sum(int(b.layers) * int(op.flops) for b in layers for op in b.ops if op.group in products)
     # A loss in chunks counts the head's product and its two gradients as one forward.
     total += sum(2 * int(op.made) * sizes_of(work).hidden for op in work.blocks[-1].ops if op.group == "head")
     return total // int(work.tokens)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -9,13 +11,12 @@ from pydantic import ValidationError
 from burnish.compress.samples import Samples
 from burnish.config import ModelConfig
 from burnish.describe import Shapes, describe
-from burnish.encoders.config import EncoderConfig
-from burnish.encoders.describe import describe_encoder
 from burnish.errors import BudgetNotMet, UserError
 from burnish.mesh import Mesh
 from burnish.models.decoder import Decoder
 from burnish.ops.lora import put_on
 from burnish.techniques import prune
+from burnish.work import Op
 
 SIZES = {"vocab": 41, "hidden": 48, "ffn": 40, "layers": 3, "heads": 6, "kv_heads": 3}
 GPT2 = {"family": "gpt2", "kv_heads": 6}
@@ -68,17 +69,18 @@ def test_a_target_out_of_reach_names_the_least():
 def test_models_of_several_ranks_and_other_networks_are_refused():
     with pytest.raises(UserError, match="on one rank, not on 2"):
         checked(ModelConfig(**SIZES), Mesh(dp=2))
-    encoder = EncoderConfig(family="bert", vocab=41, hidden=48, ffn=40, layers=2, heads=6)
-    with pytest.raises(UserError, match="is no part that is cut here"):
-        prune.check(prune.Config(), describe_encoder(encoder, Shapes(1, 4)), Mesh())
-    with pytest.raises(UserError, match="a Linear is not pruned here; a decoder is"):
+    plain = describe(ModelConfig(**SIZES), Shapes(1, 4))
+    other = replace(plain, blocks=tuple(replace(b, ops=(*b.ops, Op("scan"))) for b in plain.blocks))
+    with pytest.raises(UserError, match="'scan' is no part that is cut here"):
+        prune.check(prune.Config(), other, Mesh())
+    with pytest.raises(UserError, match="a Linear is not pruned here; a decoder or encoder is"):
         prune.search(prune.Config(), torch.nn.Linear(3, 3), None)
 
 
 def test_a_model_that_is_not_plain_is_refused():
     model = Decoder(ModelConfig(**SIZES))
     put_on(model, ["layers.0.mlp.up"], 2, 1.0, torch.Generator().manual_seed(0))
-    with pytest.raises(UserError, match=r"layers\.0\.mlp\.up.* is no tensor of a plain decoder; prune first"):
+    with pytest.raises(UserError, match=r"layers\.0\.mlp\.up.* is no tensor of a plain model; prune first"):
         prune.search(prune.Config(importance="norm"), model, None)
 
 

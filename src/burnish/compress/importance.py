@@ -1,4 +1,4 @@
-"""Importance of what can be taken out of a decoder: channels and key-value groups of a layer, and whole layers.
+"""Importance of what can be taken out of a model: channels and key-value groups of a layer, and whole layers.
 
 A channel is a row of gate and up and the column of down that reads it; a group is a key-value head, the query heads that read
 it, and their columns of o. What a column reads is x.
@@ -42,7 +42,7 @@ class Importance:
     channels: Tensor
 
 
-def importance(kind: str, model: Decoder, samples: Samples | None, rows: int) -> Importance:
+def importance(kind: str, model: Any, samples: Samples | None, rows: int) -> Importance:
     """That of `kind` norm, activation or first-order; the latter two read the samples, `rows` rows at a time.
 
     Raises UserError where there are no samples and `kind` needs them, and naming what is not finite.
@@ -51,6 +51,10 @@ def importance(kind: str, model: Decoder, samples: Samples | None, rows: int) ->
         found = by_norm(model)
     elif samples is None:
         raise UserError(f"techniques.prune.importance {kind} reads samples of text; give some, or use importance norm")
+    elif kind == "first-order" and not isinstance(model, Decoder):
+        raise UserError(
+            "techniques.prune.importance first-order: an encoder predicts no next token; use activation or norm"
+        )
     else:
         found = (by_activation if kind == "activation" else by_first_order)(model, samples, rows)
     for name in ("layers", "groups", "channels"):
@@ -60,7 +64,7 @@ def importance(kind: str, model: Decoder, samples: Samples | None, rows: int) ->
 
 
 @torch.no_grad()
-def by_norm(model: Decoder) -> Importance:
+def by_norm(model: Any) -> Importance:
     """Sums of squared weights."""
     layers, groups, channels = [], [], []
     for block in model.layers:
@@ -83,7 +87,7 @@ def _squares(block: Any, names: tuple[str, ...], count: int) -> Tensor:
 
 
 @torch.no_grad()
-def by_activation(model: Decoder, samples: Samples, rows: int) -> Importance:
+def by_activation(model: Any, samples: Samples, rows: int) -> Importance:
     """Means over the real tokens of all samples."""
     sums = [[torch.zeros((), dtype=torch.float64) for _ in range(3)] for _ in model.layers]
 
@@ -103,7 +107,7 @@ def by_activation(model: Decoder, samples: Samples, rows: int) -> Importance:
 
 
 @contextmanager
-def _watching(model: Decoder, mask: Tensor, read: Callable[[int, int, Tensor], None]) -> Iterator[None]:
+def _watching(model: Any, mask: Tensor, read: Callable[[int, int, Tensor], None]) -> Iterator[None]:
     """Tell of each layer, over the real tokens: 0 the sum of 1 - cosine, 1 and 2 those of |x| that o and down read."""
     hooks = []
 

@@ -1,4 +1,4 @@
-"""Cut a decoder: choose what stays by its importance, and make the smaller model from the config and the weights that stay.
+"""Cut a model: choose what stays by its importance, and make the smaller model from the config and the weights that stay.
 
 The smaller model is built anew from its own config, so that no count of heads or layers of the old one can be left in it; the
 old one stays as it is. Letters: D size of a head, Q query heads of a group.
@@ -16,12 +16,16 @@ from burnish.compress.importance import Importance, importance
 from burnish.compress.prune_table import Kept, Key, Table
 from burnish.compress.samples import Samples
 from burnish.config import ModelConfig
+from burnish.encoders.config import EncoderConfig
+from burnish.encoders.tensors import encoder_shapes
 from burnish.errors import UserError
 from burnish.load.model import empty, materialise
 from burnish.models.decoder import Decoder
+from burnish.models.encoder import Encoder
 from burnish.pruned_sizes import Sizes, pruned_config, sizes_of_config
 from burnish.tensors import tensor_shapes
 
+Model = Decoder | Encoder
 LAYER = "layers."
 GROUPS, CHANNELS = "groups", "channels"
 # Ending of a tensor's name -> (of which part it holds a run for each, the dimension of the runs).
@@ -34,12 +38,12 @@ RUNS = {
 
 
 def choose(
-    model: Decoder, samples: Samples | None, sizes: Sizes, kind: str, rows: int, settings: dict[str, Any]
+    model: Model, samples: Samples | None, sizes: Sizes, kind: str, rows: int, settings: dict[str, Any]
 ) -> Table:
     """The table of what stays when the model is cut to `sizes` by importance of `kind`.
 
     Groups and channels are ranked within their layer, layers among all; of equals the first stay. Raises UserError as
-    `importance` does, and for a model that is no plain decoder.
+    `importance` does, and for a model that is not plain.
     """
     refuse_others(model)
     found = importance(kind, model, samples, rows)
@@ -82,10 +86,10 @@ def _share(values: Tensor, kept: tuple[int, ...]) -> float:
 
 
 @torch.no_grad()
-def cut(model: Decoder, table: Table) -> Decoder:
+def cut(model: Any, table: Table) -> Any:
     """The model with only what the table keeps; its `shape` is the new config, its weights are copies.
 
-    Raises UserError for a model that is no plain decoder, and where the family's config cannot say the new sizes.
+    Raises UserError for a model that is not plain, and where the family's config cannot say the new sizes.
     """
     config = refuse_others(model)
     before, kept = sizes_of_config(config), table.kept
@@ -97,17 +101,31 @@ def cut(model: Decoder, table: Table) -> Decoder:
         raise UserError(f"techniques.prune: {' '.join(said[-2:] if len(said) > 1 else said).strip()}") from None
     old = model.state_dict()
     state: dict[str, Tensor] = {}
-    for name in tensor_shapes(smaller):
-        if name == "head.weight" and config.tied:
-            continue
+    for name in shapes_of(smaller):
         if not name.startswith(LAYER):
             state[name] = old[name].clone()
             continue
         number, _, inside = name.removeprefix(LAYER).partition(".")
         row = kept[int(number)]
         state[name] = sliced(old[f"{LAYER}{row.layer}.{inside}"], inside, row, before)
-    made = materialise(empty(smaller), state)
-    return made.train(model.training)
+    return built(smaller, state).train(model.training)
+
+
+def shapes_of(config: ModelConfig | EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Our name -> shape of every tensor that has memory of its own."""
+    if isinstance(config, EncoderConfig):
+        return encoder_shapes(config)
+    return {name: shape for name, shape in tensor_shapes(config).items() if not (config.tied and name == "head.weight")}
+
+
+def built(config: ModelConfig | EncoderConfig, state: dict[str, Tensor]) -> Model:
+    """The network of a config with these weights."""
+    if isinstance(config, ModelConfig):
+        return materialise(empty(config), state)
+    with torch.device("meta"):
+        made = Encoder(config)
+    made.load_state_dict(state, assign=True)
+    return made
 
 
 def sliced(tensor: Tensor, inside: str, row: Kept, before: Sizes) -> Tensor:
@@ -128,14 +146,16 @@ def taken(tensor: Tensor, runs: tuple[int, ...], count: int, dim: int) -> Tensor
     return split.index_select(dim, wanted).flatten(dim, dim + 1)
 
 
-def refuse_others(model: Any) -> ModelConfig:
-    """The config of a plain decoder. Raises UserError for anything else, naming what is not plain."""
-    if not isinstance(model, Decoder) or not isinstance(model.shape, ModelConfig):
-        raise UserError(f"techniques.prune: a {type(model).__name__} is not pruned here; a decoder is")
-    state, shapes = model.state_dict(), tensor_shapes(model.shape)
+def refuse_others(model: Any) -> ModelConfig | EncoderConfig:
+    """The config of a plain model. Raises UserError for anything else, naming what is not plain."""
+    config = getattr(model, "shape", None)
+    if not isinstance(model, Model) or not isinstance(config, ModelConfig | EncoderConfig):
+        raise UserError(f"techniques.prune: a {type(model).__name__} is not pruned here; a decoder or encoder is")
+    state, shapes = model.state_dict(), shapes_of(config)
+    state.pop("head.weight" if isinstance(config, ModelConfig) and config.tied else "", None)
     for name in sorted(shapes.keys() ^ state.keys()):
         raise UserError(
-            f"techniques.prune: {name} is {'missing' if name in shapes else 'no tensor of a plain decoder'}; prune first, "
+            f"techniques.prune: {name} is {'missing' if name in shapes else 'no tensor of a plain model'}; prune first, "
             "then put on adapters or integers"
         )
-    return model.shape
+    return config

@@ -1,4 +1,4 @@
-"""Structured pruning: whole channels, key-value groups and layers of a decoder are taken out, and what is left is smaller.
+"""Structured pruning: whole channels, key-value groups and layers of a model are taken out, and what is left is smaller.
 
 Idea    Ma et al. 2023, "LLM-Pruner" (arXiv 2305.11627): parts that only serve each other go together. A feed-forward channel
         is a row of gate and up and a column of down; a group is a key-value head, its rows of k and v, with the query heads
@@ -9,7 +9,8 @@ Gain    parameters, bytes, FLOPs, and with every reader: the folder is an ordina
 Price   quality: a pruned model is trained on, from its folder (`train.init`). Samples are read once, with activation or
         first-order importance.
 Limits  a config says one width for all layers, so each keeps as many channels and groups; only which ones is its own.
-        Experts stay whole: their layers lose groups, or go. GPT-2's config has no size of a head: its heads stay.
+        Experts stay whole: their layers lose groups, or go. The configs of GPT-2 and of encoders have no size of a head: their
+        heads stay.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # Operations of the layers that are cut, and of experts, which are not.
 KNOWN = {
     *("attention_norm", "q", "k", "v", "q_norm", "k_norm", "rotary", "attention", "o", "attention_sum"),
-    *("mlp_norm", "gate", "up", "gated_silu", "down", "mlp_sum"),
+    *("mlp_norm", "gate", "up", "gated_silu", "activation", "down", "mlp_sum"),
     *("router", "permute", "expert_up", "expert_act", "expert_down", "unpermute"),
 }
 
@@ -117,14 +118,16 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
         raise UserError(f"techniques.prune: a model is pruned on one rank, not on {mesh.world}; train, then prune")
     names = {op.name for block in work.blocks if block.entering is not None for op in block.ops}
     if foreign := sorted(names - KNOWN):
-        raise UserError(f"techniques.prune: {foreign[0]!r} is no part that is cut here; layers of decoders are")
+        raise UserError(
+            f"techniques.prune: {foreign[0]!r} is no part that is cut here; decoders and encoders of attention are"
+        )
     whole = sizes_of(work)
     if config.channels and not whole.channels:
         raise UserError("techniques.prune.channels: experts stay whole; set channels=0, and groups or layers above 0")
     embeddings = next(len(op.shapes) for block in work.blocks for op in block.ops if op.name == "embed")
     if config.groups and embeddings > 1:
         raise UserError(
-            "techniques.prune.groups: a GPT-2 config has no size of a head, so all heads stay; set groups=0"
+            "techniques.prune.groups: GPT-2's and encoders' configs have no size of a head: all heads stay; set groups=0"
         )
     if config.target:
         decide(config, work)
@@ -192,14 +195,17 @@ def search(
     state: Path | None = None,
     told: Callable[[int, int], None] | None = None,
 ) -> Table:
-    """Which parts of a decoder stay; `samples` is what it will read, None for importance by norm.
+    """Which parts of a model stay; `samples` is what it will read, None for importance by norm.
 
     There is nothing to go on from and one step to tell of. Raises UserError as `check` and `compress.importance` do.
     """
     from burnish.compress.prune_model import choose, refuse_others
     from burnish.describe import Shapes, describe
+    from burnish.encoders.config import EncoderConfig
+    from burnish.encoders.describe import describe_encoder
 
-    work = describe(refuse_others(model), Shapes(1, 1))
+    shape, one = refuse_others(model), Shapes(1, 1)
+    work = describe_encoder(shape, one) if isinstance(shape, EncoderConfig) else describe(shape, one)
     check(config, work, Mesh())
     read = None if config.importance == "norm" else samples
     table = choose(model, read, decide(config, work), config.importance, config.rows, config.model_dump(mode="json"))
@@ -209,7 +215,7 @@ def search(
 
 
 def apply(config: Config, model: Any, mesh: Mesh, table: Table | None = None) -> Any:
-    """A smaller decoder, whose `shape` is its config; `model` stays as it is. `table` None: chosen by norm.
+    """A smaller model, whose `shape` is its config; `model` stays as it is. `table` None: chosen by norm.
 
     Raises UserError for a table of another model or other settings, for none where the importance reads samples, and for a
     trainable: its optimizer's state would be that of weights that are gone.
