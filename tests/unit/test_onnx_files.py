@@ -80,6 +80,28 @@ def test_one_product_is_the_modules(scheme: IntWeights, form: Form, tmp_path: Pa
     assert np.abs(found - module(x).detach().numpy()).max() <= 3e-5
 
 
+def test_flt_069_outputs_of_nearly_no_weight_keep_their_bias(tmp_path: Path) -> None:
+    """Their scale is all but zero, and a bias rounded in steps of it would be beyond any integer; ours stays float."""
+    holder = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([Linear(32, 3, bias=True)])})
+    draw = torch.Generator().manual_seed(0)
+    for parameter in holder.parameters():
+        torch.nn.init.normal_(parameter, 0, 1, generator=draw)
+    linear_layer = holder["layers"][0]
+    with torch.no_grad():
+        linear_layer.weight[1] *= 1e-30
+        linear_layer.weight[2] = 0
+    module = own.compressed(holder, STATIC, largest=3.0)["layers"][0]
+    x = torch.randn(7, 32, generator=draw)
+    for form in (own.PORTABLE, own.FLAT):
+        graph = Graph("one")
+        graph.input("x", FLOAT, tuple(x.shape))
+        graph.output(linear(graph, form, "one", matrix_of("one", module), "x"), "y", FLOAT, (7, 3))
+        found = opened(own.written(graph, tmp_path)).run(None, {"x": x.numpy()})[0]
+        with torch.no_grad():
+            assert np.abs(found - module(x).numpy()).max() <= 1e-5
+            assert np.abs(found[:, 1:] - linear_layer.bias[1:].numpy()).max() <= 1e-6
+
+
 def test_a_failed_comparison_leaves_nothing(model: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = export_onnx(model, tmp_path / "m.onnx", Choices())
     assert before["scores"].endswith("allowed 0.0001 of these")
