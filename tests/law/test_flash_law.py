@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pipeline_ranks
 import ranks
 import tensor_ranks
 from burnish.describe import Shapes, describe
@@ -76,6 +77,34 @@ def test_predicted_equals_observed_on_ranks(model: str, sequence: bool, kernel: 
         for step in steps:
             assert step[SAVED] == pytest.approx(expected[SAVED], rel=0.02)
             assert dict(step) | {SAVED: 0} == dict(expected) | {SAVED: 0}, f"rank {rank}"
+
+
+@pytest.mark.parametrize("kernel", ["tiled", "plain"])
+def test_predicted_equals_observed_on_stages(kernel: str) -> None:
+    """A pipeline of two stages, with windows in some layers, that keeps only what the kernel gives."""
+    window = {"family": "qwen2", "window": 5, "window_from": 3}
+    settings = {"memory__checkpointing": "selective", "techniques": {"attention": {"kernel": kernel}}}
+    recipe = pipeline_ranks.make_recipe(3, 2, 5, window, **settings)
+    found = ranks.run(recipe.parallel.world, pipeline_ranks.observed, recipe, pipeline_ranks.make_batches(recipe))
+    for rank, steps in enumerate(found):
+        expected = pipeline_ranks.predicted(recipe, rank)
+        for step in steps:
+            assert step[SAVED] == pytest.approx(expected[SAVED], rel=0.02)
+            assert dict(step) | {SAVED: 0} == dict(expected) | {SAVED: 0}, f"rank {rank}"
+
+
+@pytest.mark.parametrize("kernel", ["tiled", "plain"])
+def test_losses_on_ranks_equal_those_of_one_process_and_another_kernel(kernel: str) -> None:
+    """Packed rows under a window, heads divided; the one process has torch's own kernel."""
+    pieces = (9, 20, 7)
+    batches = [tensor_ranks.make_batches(2, 331, seed, pieces) for seed in range(3)]
+    alone = tensor_ranks.make_trainable(tensor_ranks.make_recipe("mistral", 1))
+    expected = [alone.step(step, tensor_ranks.LR) for step in batches]
+    divided = tensor_ranks.make_recipe("mistral", 2, techniques={"attention": {"kernel": kernel}})
+    for results in ranks.run(2, tensor_ranks.trained, divided, batches):
+        for mine, theirs in zip(results, expected, strict=True):
+            assert mine.loss == pytest.approx(theirs.loss, rel=1e-5)
+            assert mine.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-5)
 
 
 def saved_of(kernel: str, seq: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -131,8 +132,8 @@ def pack_attention(
 
 
 def runs_triton(q: Tensor) -> bool:
-    """Whether the Triton kernels run on a tensor: on CUDA, or through Triton's interpreter; not in float64."""
-    there = q.is_cuda or os.environ.get(INTERPRETED) == "1"
+    """Whether the Triton kernels run on a tensor: with Triton on CUDA, or through its interpreter; not in float64."""
+    there = (q.is_cuda or os.environ.get(INTERPRETED) == "1") and find_spec("triton") is not None
     return there and q.dtype in (torch.float16, torch.bfloat16, torch.float32)
 
 

@@ -117,7 +117,8 @@ def apply(config: Config, trainable: Trainable, mesh: Mesh, table: Any = None) -
     weight = layers[0].q.weight
     if config.kernel == "triton" and not runs_triton(weight):
         raise UserError(
-            f"techniques.attention.kernel triton runs on CUDA in 16 or 32 bits, and this is {weight.device.type}; use tiled or sdpa"
+            "techniques.attention.kernel triton runs on CUDA with triton installed, in 16 or 32 bits, and this is "
+            f"{weight.device.type} in {weight.dtype}; use tiled or sdpa"
         )
     kernel = kernel_of(config.kernel, (config.block_q, config.block_k))
     check_attention(weight.device, weight.dtype, kernel)
