@@ -132,6 +132,27 @@ def test_what_leaves_a_range_is_told_worst_first():
     assert outside(calibrated, judged) == (Outside("d", 1.0), Outside("a", 0.5), Outside("b", 0.2))
 
 
+def test_tensors_that_leave_their_calibrated_range_are_named():
+    from types import SimpleNamespace
+
+    from burnish.compress.judged_ranges import ranges_in, told
+
+    model, names = subject().model, ["layers.0.attention.q", "layers.3.mlp.down"]
+    short = Samples.of([rows(2).ids[0, :20].tolist(), rows(2).ids[1].tolist()])
+    seen = ranges_in(model, names, short, rows=2)
+    apart = [ranges_in(model, names, Samples.of([short.ids[k][short.mask[k]].tolist()])) for k in (0, 1)]
+    for name in names:
+        assert seen[name][0] == pytest.approx(min(one[name][0] for one in apart), rel=1e-4), "padding reached a range"
+        assert seen[name][1] == pytest.approx(max(one[name][1] for one in apart), rel=1e-4)
+    whole = [SimpleNamespace(name=name, low=low * 1.001, high=high * 1.001) for name, (low, high) in seen.items()]
+    assert told(SimpleNamespace(inputs=whole), model, short) == ()
+    whole[1].high *= 0.5
+    (note,) = told(SimpleNamespace(inputs=whole), model, short)
+    assert note.startswith("1 of 2 tensors leave their calibrated range")
+    assert "layers.3.mlp.down" in note
+    assert told(SimpleNamespace(), model, short) == ()
+
+
 def test_a_whole_novel_is_more_than_is_asked_for():
     samples, notes = read(TEXT, count=4)
     assert samples.ids.shape == (4, 32)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from burnish.compress import costs
+from burnish.compress import costs, judged_ranges
 from burnish.compress.divergence import Probe, Seen, TokenProbe, VectorProbe
 from burnish.compress.judging import metric_of, readable
 from burnish.compress.passes import Compressed, run_passes
@@ -31,7 +31,7 @@ from burnish.export.folder import refuse_foreign
 from burnish.serve.embed import Embedder
 from burnish.verified import PERCENT, Cost, Judged, Part, Verified
 
-LOOKED_ALONE = 2048  # tokens on which parts are looked at one by one
+LOOKED_ALONE = 1024  # tokens on which parts are looked at one by one
 TEXTS = 256  # that an encoder is held against itself on
 
 
@@ -85,6 +85,10 @@ def compress(
     began = time.monotonic()
     made = run_passes(chosen, subject, samples, flow.screen.task, asked.state)
     flow.timed("search and apply", began)
+    if asked.text:
+        judged_on, _ = read_samples(subject.checkpoint, asked.text, LOOKED_AT, asked.length, asked.text_field)
+        for table in made.tables.values():
+            flow.notes += judged_ranges.told(table, made.model, judged_on)
     flow.notes += told(chosen, made)
     made, judged, seen, parts = _judged(flow, judge, made)
     verified = _verdict(flow, judge, made, judged, seen, parts)
