@@ -112,7 +112,7 @@ def main(seeds: int, steps: int, last: int, tests: bool) -> dict[str, float]:
     found = {"seeds": seeds, "steps": steps, "threads": torch.get_num_threads()}
     found |= curves(seeds, steps, last) | least_decibels(seeds) | elsewhere()
     if tests:
-        files = ("tests/law/test_fp8_law.py", "tests/parity/test_fp8.py", "tests/unit/test_fp8_refused.py")
+        files = ("tests/law/test_fp8_law.py", "tests/parity/test_fp8.py", "tests/parity/test_fp8_faults.py")
         found["tests"], found["tests_failed"] = run_tests("fp8", *files, "-m", "not sabotage and not slow")
         found["breaks"], found["breaks_missed"] = run_tests("fp8 sabotage", *files, "-m", "sabotage")
     return found | {"seconds": time.perf_counter() - began}
