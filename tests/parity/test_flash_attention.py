@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.config import ModelConfig
+from burnish.encoders.config import EncoderConfig
 from burnish.models.attention import Pattern, attend, check_attention, packed_runs
 from burnish.models.decoder import Decoder
+from burnish.models.encoder import Encoder
 from burnish.ops import flash_tiled
 from burnish.ops.flash_attention import kernel_of, pack_attention
 from burnish.ops.flash_tiles import Tiles
@@ -159,6 +161,20 @@ def test_a_decoder_computes_the_same_with_another_kernel(name: str, segments: tu
         after = [model(ids, segments=segments), model(ids, mask_BS=left)]
     torch.testing.assert_close(after[0], before[0], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(after[1][left], before[1][left], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["tiled", "plain"])
+def test_an_encoder_computes_the_same_with_another_kernel(name: str) -> None:
+    config = EncoderConfig(vocab=97, hidden=48, ffn=77, layers=2, heads=6, table=64, init_std=0.15)
+    model = Encoder(config, torch.Generator().manual_seed(0)).double()
+    ids = torch.randint(97, (2, 30), generator=torch.Generator().manual_seed(1))
+    given = ({"segments": ((30,), (9, 1, 20))}, {"mask_BS": torch.arange(30) < torch.tensor([[30], [17]])}, {})
+    with torch.no_grad():
+        before = [model(ids, **more) for more in given]
+        for layer in model.layers:
+            layer.attention.kernel = kernel_of(name, (8, 16))
+        for more, wanted in zip(given, before, strict=True):
+            torch.testing.assert_close(model(ids, **more), wanted, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
