@@ -135,9 +135,14 @@ def smollm2() -> dict[str, float]:
     return values
 
 
+def flat(parts: dict[str, dict[str, float]]) -> dict[str, float]:
+    """{"loud": {"kl": 1}} as {"loud.kl": 1}, which the table of bars reads."""
+    return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+
+
 if __name__ == "__main__":
     torch.set_grad_enabled(False)
     values = {"loud": loud(), "trained": trained()}
     print(values, flush=True)
     values["smollm2"] = smollm2()
-    print(record("awq", values), values["smollm2"])
+    print(record("awq", flat(values)), values["smollm2"])

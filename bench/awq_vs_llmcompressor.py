@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from awq import HELD_OUT, LONG, NOVELS, TRAINED, as_floats, window_perplexity
+from awq import HELD_OUT, LONG, NOVELS, TRAINED, as_floats, flat, window_perplexity
 from burnish.compress.sample_files import read_samples
 from burnish.compress.samples import Samples
 from burnish.data.cache import cache_folder
@@ -32,7 +32,7 @@ from watched import watched
 PEER = "llmcompressor==0.14.0.1"
 PYTHON = cache_folder() / "peers" / PEER.replace("==", "-") / "bin" / "python"
 # Model -> (group, rows, tokens a row, ratios of each of two families, rows to judge by)
-CASES = {"smollm2": (64, 2, LONG, 3, 8), str(TRAINED): (32, 16, 256, 10, 16)}
+CASES = {"smollm2": (64, 2, LONG, 3, 8), str(TRAINED): (32, 16, 256, 10, 64)}
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
@@ -95,9 +95,10 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         ours(*sys.argv[1:4], *map(int, sys.argv[4:6]))  # type: ignore[arg-type]
     else:
-        values = {}
+        values: dict[str, float] = {}
         for case in reversed(CASES):
             key = "smollm2" if case == "smollm2" else "trained"
-            values[key] = compared(case)
-            print(key, values[key], flush=True)
+            own = compared(case)
+            print(key, own, flush=True)
+            values |= {f"{key}.{name}": value for name, value in flat(own).items()}
         print(record("awq_vs_llmcompressor", values))
