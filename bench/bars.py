@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bar import Bar, number, rows
+from bars_awq import AWQ
 from bars_compress import COMPRESSION
 
 RESULTS = Path(__file__).parent / "results"
@@ -254,6 +255,7 @@ BARS = (
         ("... answered otherwise", "planner_wrong", 0, 0, ""),
     ),
     *COMPRESSION,
+    *AWQ,
 )
 
 
