@@ -27,15 +27,18 @@ from burnish.work import state_bytes
 VOCAB, PAD, HIDDEN, SEQ, ROWS = 211, 0, 256, 48, 16
 LOUD, EVERY = 3.0, 16  # by how much, and every how many-th channel
 BAR = 1.5  # times the loss of the real set
+HALF = 0.5001  # a step, and what float32 adds
+
+
+SHAPE = ModelConfig(
+    vocab=VOCAB, hidden=HIDDEN, ffn=256, heads=4, kv_heads=2, layers=2, max_positions=256, tied=False, init_std=0.1
+)
 
 
 def loud_model() -> Decoder:
     """A random decoder in whose embedding a few channels are loud, and the padding's row in one other channel alone: what
     trained models are like (Dettmers et al. 2022, arXiv 2208.07339, section 4), and what no single matrix tells."""
-    shape = ModelConfig(
-        vocab=VOCAB, hidden=HIDDEN, ffn=256, heads=4, kv_heads=2, layers=2, max_positions=256, tied=False, init_std=0.1
-    )
-    model = Decoder(shape, torch.Generator().manual_seed(0)).eval()
+    model = Decoder(SHAPE, torch.Generator().manual_seed(0)).eval()
     with torch.no_grad():
         model.embed.weight[:, ::EVERY] *= LOUD
         model.embed.weight[PAD] = 0
@@ -81,18 +84,32 @@ def tables(model: Decoder, config: int8.Config) -> dict[str, Table]:
     return {name: table for name, table in found.items() if table is not None}
 
 
-def measure() -> Verdict:
-    """The divergence from the float model on rows that no set has, for each set; every matrix against its integers."""
-    model, config, judged = loud_model(), int8.Config(calibrator="max", smooth="off"), real_rows(2)
-    base, lost, steps = scores(model, judged), {}, 0.0
-    predicted = state_bytes(int8.predict(config, describe(model.shape, Shapes(rows=1, seq=SEQ)), Mesh()))["parameter"]  # type: ignore[arg-type]
+def losses() -> dict[str, float]:
+    """For each set: divergence from the float model on rows that no set has."""
+    return {name: lost for name, (lost, _) in _each(loud_model()).items()}
+
+
+def _each(model: Decoder) -> dict[str, tuple[float, Decoder]]:
+    """For each set: the divergence, and the model in integers."""
+    config, judged = int8.Config(calibrator="max", smooth="off"), real_rows(2)
+    base, found = scores(model, judged), {}
     for name, table in tables(model, config).items():
         made = copy.deepcopy(model)
         compress_model(made, config.scheme, (), table)
-        lost[name] = divergence(base, scores(made, judged))
-        steps = max(steps, furthest(model, made))
+        found[name] = divergence(base, scores(made, judged)), made
+    return found
+
+
+def measure() -> Verdict:
+    """The loss for each set, and every matrix against its integers."""
+    model, work = loud_model(), describe(SHAPE, Shapes(rows=1, seq=SEQ))
+    found = _each(model)
+    real = found["real"][0]
+    steps = max(furthest(model, made) for _, made in found.values())
+    predicted = int(state_bytes(int8.predict(int8.Config(), work, Mesh()))["parameter"])
+    made = found["real"][1]
     held = sum(t.nbytes for t in (*made.parameters(), *made.buffers()))
-    times = {name: lost[name] / lost["real"] for name in ("noise", "padding")}
+    times = {name: lost / real for name, (lost, _) in found.items() if name != "real"}
     before = sum(p.nbytes for p in model.parameters())
     return Verdict(
         claim="int8",
@@ -100,13 +117,12 @@ def measure() -> Verdict:
         "what it was. How far activations reach is told by no weight, so a set of real samples is needed; noise in their place, "
         "or padding that is counted, costs more.",
         varied="what is calibrated on: real rows, Gaussian noise, rows of mostly padding that is counted",
-        held=f"a model of {sum(p.numel() for p in model.parameters()):,} parameters, settings, {judged.tokens} judged tokens",
+        held=f"a model of {sum(p.numel() for p in model.parameters()):,} parameters, settings, judged rows",
         expected=f"noise and padding lose >= {BAR:g}x what real rows lose; no weight moves more than half a step; "
         "bytes = predicted",
-        measured=f"KL real {lost['real']:.2g}, noise {times['noise']:.1f}x, padding {times['padding']:.1f}x; "
-        f"{steps:.3f} steps; {show(held, 'bytes')} in memory, predicted {show(int(predicted), 'bytes')}, "
-        f"was {show(before, 'bytes')}",
-        holds=min(times.values()) >= BAR and steps <= 0.5001 and held == predicted,
+        measured=f"KL real {real:.2g}, noise {times['noise']:.1f}x, padding {times['padding']:.1f}x; {steps:.3f} steps; "
+        f"{show(held, 'bytes')} in memory, predicted {show(predicted, 'bytes')}, was {show(before, 'bytes')}",
+        holds=min(times.values()) >= BAR and steps <= HALF and held == predicted,
         why="The step of an activation's integers is its range / 127. A range that is too narrow clips what is larger; one that "
         "is too wide spends the integers on values that do not come.",
         source="Jacob et al. 2017, arXiv 1712.05877; Wu et al. 2020, arXiv 2004.09602",
