@@ -15,6 +15,7 @@ Limits  a config says one width for all layers, so each keeps as many channels a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -161,11 +162,15 @@ def decide(config: Config, work: Work) -> Sizes:
         return kept(whole, config.shares, config.rounding)
     asked = float(getattr(config, config.target))
     limit = asked * cost(config, work) if asked <= 1 else asked
-    least = 0.0
-    for sizes in along(whole, config.shares, config.rounding):
-        least = cost(config, pruned_work(work, sizes))
-        if least <= limit:
-            return sizes
+    way = list(along(whole, config.shares, config.rounding))
+
+    def given(sizes: Sizes) -> float:
+        return -cost(config, pruned_work(work, sizes))
+
+    # Each step gives no less than the one before it.
+    if (at := bisect_left(way, -limit, key=given)) < len(way):
+        return way[at]
+    least = -given(way[-1])
     raise BudgetNotMet(
         f"techniques.prune.{config.target} {asked:g}: {limit:,.0f} is out of reach when layers, groups and channels give as "
         f"{config.layers:g} : {config.groups:g} : {config.channels:g}; the least there is: {least:,.0f}"
