@@ -88,6 +88,17 @@ def least_decibels(seeds: int) -> dict[str, float]:
     return found
 
 
+def listed_wrong() -> dict[str, float]:
+    """Kinds of modules that are in another format than plans list, over scalings and what is left out."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
+    import test_fp8_refused as listing
+
+    cases = [(case, model) for case in range(len(listing.CASES)) for model in ("llama", "gpt2", "one key head")]
+    pairs = [listing.formats(case, model) for case, model in cases]
+    wrong = sum(made.get(name) != {form} for listed, made in pairs for name, form in listed.items())
+    return {"listed": sum(len(listed) for listed, _ in pairs), "listed_wrong": wrong}
+
+
 def elsewhere() -> dict[str, float]:
     """The largest relative difference of losses on two ranks of a layer, and recomputed, from one process."""
     sys.path[:0] = [str(ROOT / "tests")]
@@ -110,7 +121,7 @@ def main(seeds: int, steps: int, last: int, tests: bool) -> dict[str, float]:
     """All figures."""
     began = time.perf_counter()
     found = {"seeds": seeds, "steps": steps, "threads": torch.get_num_threads()}
-    found |= curves(seeds, steps, last) | least_decibels(seeds) | elsewhere()
+    found |= curves(seeds, steps, last) | least_decibels(seeds) | listed_wrong() | elsewhere()
     if tests:
         files = ("tests/law/test_fp8_law.py", "tests/parity/test_fp8.py", "tests/parity/test_fp8_faults.py")
         found["tests"], found["tests_failed"] = run_tests("fp8", *files, "-m", "not sabotage and not slow")

@@ -108,8 +108,8 @@ CASES = [
 NAMES = {torch.float32: "float32", torch.bfloat16: "bf16"}
 
 
-@pytest.mark.parametrize(("case", "model"), itertools.product(range(len(CASES)), ("llama", "gpt2", "one key head")))
-def test_the_list_is_what_the_modules_are(case, model):
+def formats(case: int, model: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Of each kind of module the format that is listed, and those that the modules have."""
     precision, techniques = CASES[case]
     recipe = make_recipe(None, model, precision=precision, techniques=techniques)
     made: dict[str, set[str]] = {}
@@ -119,7 +119,12 @@ def test_the_list_is_what_the_modules_are(case, model):
             cast = isinstance(getattr(module, "product", None), Product)
             stars = ".".join("*" if part.isdigit() else part for part in name.split("."))
             made.setdefault(stars, set()).add("fp8" if cast else NAMES[weight.dtype])
-    listed = {name: form.partition(" ")[0] for name, form in precisions(recipe).items()}
+    return {name: form.partition(" ")[0] for name, form in precisions(recipe).items()}, made
+
+
+@pytest.mark.parametrize(("case", "model"), itertools.product(range(len(CASES)), ("llama", "gpt2", "one key head")))
+def test_the_list_is_what_the_modules_are(case, model):
+    listed, made = formats(case, model)
     assert {name: {form} for name, form in listed.items()} == made
 
 

@@ -34,7 +34,7 @@ ROWS, SEQ, MICRO, STEPS, LR = 2, 61, 2, 4, 1e-3  # tokens that are no multiple o
 # 3 bits of fraction and 25.6 for 2, of operands at all places within a power of two; two operands have their sum. Gradients
 # of weights rest on few tokens that outweigh the others, which average less out.
 FLOORS = {"forward": 27.5, "input gradient": 23.5, "weight gradient": 22.0, "norm": 40.0}
-BLOCK_FLOORS = FLOORS | {"input gradient": 27.5, "weight gradient": 26.5}  # E4M3 throughout
+BLOCK_FLOORS = FLOORS | {"input gradient": 27.0, "weight gradient": 26.5}  # E4M3 throughout
 APART = 2e-4  # two ranks sum in another order, which tips a few roundings over; less than what 8 bits change themselves
 SMALL = 1e-6  # gradients of a mean over many tokens: below what an 8-bit float holds unscaled
 
