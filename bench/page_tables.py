@@ -140,6 +140,23 @@ def encoders_table() -> Iterator[str]:
     yield from (f"| {what} | {value} |" for what, value in rows.items())
 
 
+def compression_table() -> Iterator[str]:
+    """A model before compression, rounded as a whole, and with the parts kept that a budget asks for."""
+    found = made("compress")["values"]
+    yield "| | perplexity | bytes of the file |"
+    yield "|---|---|---|"
+    yield f"| as it was, in float16 | {found['perplexity']:.2f} | {_mib(found['bytes'])} |"
+    for name, what in (("rounded", "all parts rounded"), ("mixed", f"kept as it was: {', '.join(found['kept'])}")):
+        noise = found["noise_percent" if name == "rounded" else "mixed_noise_percent"]
+        yield f"| {what} | {found[f'{name}_drop_percent']:+.2f} % ± {noise:.2f} | {_mib(found[f'{name}_bytes'])} |"
+    yield ""
+    yield f"The budget was {found['budget_percent']:.2f} %, half of what rounding loses."
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:.2f} MiB"
+
+
 def shown(value: float | None, digits: int) -> str:
     """A figure, or a dash."""
     return DASH if value is None else f"{value:.{digits}f}"
@@ -152,6 +169,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "sources": sources_table,
     "plan": plan_block,
     "encoders": encoders_table,
+    "compression": compression_table,
 }
 BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.S)
 

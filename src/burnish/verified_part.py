@@ -25,14 +25,15 @@ def compression(verified: Verified | None) -> Html | None:
 def _figures(verified: Verified) -> Html:
     judged = verified.judged
     rows: list[list[object]] = [
-        [judged.name, f"{judged.baseline:.4f}", f"{judged.compressed:.4f}", MISSING, drop_of(judged)],
+        [judged.name, f"{judged.baseline:.4f}", f"{judged.compressed:.4f}", drop_of(judged)],
     ]
-    rows += [
-        [cost.label, *(_cell(v, cost.unit) for v in (cost.baseline, cost.compressed, cost.predicted)), _change(cost)]
-        for cost in verified.costs
-    ]
-    rows += [[name, MISSING, f"{value:.4g}", MISSING, ""] for name, value in verified.agreement.items()]
-    return table(["quantity", "before", "after", el("span", "predicted", cls="predicted"), "change"], rows)
+    for cost in verified.costs:
+        rows.append([cost.label, _cell(cost.baseline, cost.unit), _cell(cost.compressed, cost.unit), _change(cost)])
+        if cost.predicted is not None:
+            said = el("span", "predicted", cls="predicted")
+            rows.append([said, MISSING, _cell(cost.predicted, cost.unit), ""])
+    rows += [[name, MISSING, f"{value:.4g}", ""] for name, value in verified.agreement.items()]
+    return table(["quantity", "before", "after", "change"], rows)
 
 
 def drop_of(judged: Judged) -> str:

@@ -15,7 +15,7 @@ from burnish.load.model import load_model
 from burnish.load.source import open_model
 from compressing import excerpts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
