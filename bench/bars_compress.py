@@ -31,6 +31,7 @@ COMPRESSION: tuple[Bar, ...] = (
         "onnx_files",
         "bench/onnx_files.py",
         ("ONNX in float32 beside torch: scores, largest difference", "difference.floats", None, 1e-4, ""),
+        ("... from float64's, of what torch's own are off", "error_over_torchs", None, None, "x"),
         ("... in 4 bits", "difference.4 bits", None, 1e-3, ""),
         ("... of an 8-bit product, static", "product_difference.static", None, 1e-3, ""),
         ("... of an 8-bit product, by token", "product_difference.token", None, 1e-3, ""),

@@ -1,6 +1,7 @@
 """ONNX files in onnxruntime beside the models they are of: bench/results/onnx_files.json.
 
-SmolLM2 in float32 and in 4 bits: scores, 64 greedy tokens of prompts of unequal length, tokens a second. MiniLM in float32 and in 8
+SmolLM2 in float32 and in 4 bits: scores of text beside torch's and beside float64, 64 greedy tokens of prompts of unequal length,
+tokens a second. MiniLM in float32 and in 8
 bits: vectors, every product from the same inputs, the whole network beside its own last digits, seconds of a batch. Ratios
 are medians of alternating rounds.
 """
@@ -49,7 +50,8 @@ from burnish.weight_format import MATRICES, IntWeights
 from record import record
 
 THREADS, ROUNDS, GREEDY, STEPS, READ = 2, 7, 64, 16, 128
-ROWS, LENGTH, CALIBRATED, JUDGED = 8, 128, 32, 64
+ROWS, LENGTH, CALIBRATED, JUDGED = 8, 128, 16, 48
+TEXT = 40
 PROMPTS = ("It is a truth universally acknowledged, that", "The sea", "She was not at all surprised when")
 PORTABLE, FUSED = Form(), Form(fused=True)
 ENCODER = Form(fused=True, flat=True, unsigned=True)
@@ -92,12 +94,25 @@ def in_four_bits(model: Any) -> Any:
     return made
 
 
+def on_the_right(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask of rows padded at their end."""
+    ids, mask = left_padded(rows)
+    order = mask.long().argsort(dim=1, descending=True, stable=True)
+    return ids.gather(1, order), mask.gather(1, order)
+
+
+def scores(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> Any:
+    return model.logits(model(ids, mask_BS=mask))[mask].numpy()
+
+
+def apart(one: Any, two: Any) -> float:
+    return float(np.abs(one - two).max())
+
+
 def greedy_different(path: Path, model: Any, prompts: list[list[int]]) -> int:
     """Rows whose 64 likeliest tokens, one after another, are not the model's."""
     wanted = generate(model, prompts, Sampling(max_new_tokens=GREEDY))
-    ids, mask = left_padded(prompts)
-    order = mask.long().argsort(1, descending=True, stable=True)  # padded on the right
-    ids, mask = ids.gather(1, order), mask.gather(1, order)
+    ids, mask = on_the_right(prompts)
     found = OnnxDecoder.of(path, THREADS).greedy(ids.numpy(), mask.long().numpy(), GREEDY).tolist()
     return sum(one != two for one, two in zip(found, wanted, strict=True))
 
@@ -125,18 +140,22 @@ def decoder(folder: Path) -> dict[str, float]:
     small = in_four_bits(model)
     words = vocabulary(array(model.head.weight), "int8")
     cases = {
-        "float portable": (model, PORTABLE, None),
-        "float fused": (model, FUSED, None),
-        "4 bits portable": (small, PORTABLE, None),
-        "4 bits fused": (small, FUSED, words),
+        "float portable": (model, PORTABLE),
+        "float fused": (model, FUSED),
+        "4 bits portable": (small, PORTABLE),
+        "4 bits fused": (small, FUSED),
     }
+    ids, mask = on_the_right([tokenizer_of(checkpoint, config).encode_prompt(text)[:TEXT] for text in passages()[:3]])
+    found = {}
     values: dict[str, float] = {}
     reading, writing = {}, {}
-    for name, (own, form, head) in cases.items():
-        path = written(decoder_graph(own, form, head), folder, name)
-        filed = as_filed(own, head)
+    for name, (own, form) in cases.items():
+        path = written(decoder_graph(own, form), folder, name)
+        filed = as_filed(own, None)
         agreed = check_decoder(path, filed)
-        values[f"difference.{name}"], values[f"largest.{name}"] = agreed.difference, agreed.largest
+        values[f"share.{name}"] = agreed.difference / agreed.largest
+        found[name] = OnnxDecoder.of(path, THREADS).read(ids.numpy(), mask.long().numpy())[mask.numpy()]
+        values[f"difference.{name}"] = apart(found[name], scores(filed, ids, mask))
         values[f"mib.{name}"] = path.stat().st_size / 2**20
         values[f"greedy_different.{name}"] = greedy_different(path, filed, prompts)
         reading[name], writing[name] = decoding(path)
@@ -144,6 +163,9 @@ def decoder(folder: Path) -> dict[str, float]:
     agreed = check_decoder(fast, as_filed(small, words))
     values["rms.8-bit inputs"], values["same_token.8-bit inputs"] = agreed.rms, agreed.same
     reading[fast.stem], writing[fast.stem] = decoding(fast)
+    exact, torchs = scores(copy.deepcopy(model).double(), ids, mask), scores(model, ids, mask)
+    values["float64.torch"] = apart(torchs, exact)
+    values |= {f"float64.{name}": apart(found[name], exact) for name in cases if name.startswith("float")}
     values |= {f"read_tokens_per_second.{name}": READ / s for name, s in alternating(reading).items()}
     values |= {f"tokens_per_second.{name}": STEPS / s for name, s in alternating(writing).items()}
     return values
@@ -223,6 +245,9 @@ def main() -> None:
         print(json.dumps(values, indent=1), flush=True)
         values |= decoder(Path(scratch))
     floats = ("float portable", "float fused", "minilm float")
+    values["error_over_torchs"] = (
+        largest(values, ("float64.float portable", "float64.float fused")) / values["float64.torch"]
+    )
     values["difference.floats"] = largest(values, (f"difference.{name}" for name in floats))
     values["difference.4 bits"] = largest(values, ("difference.4 bits portable", "difference.4 bits fused"))
     values["greedy_different"] = sum(value for name, value in values.items() if name.startswith("greedy_different."))
