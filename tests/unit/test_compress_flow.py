@@ -201,6 +201,29 @@ def test_a_signal_in_the_middle_leaves_nothing(capsys, monkeypatch):
     assert [path.name for path in Path("small").iterdir()] == ["config.json"]
 
 
+def test_a_search_that_was_stopped_goes_on(monkeypatch):
+    import burnish.compress.awq_search as search
+
+    words = ("--with", "awq", "group=32", "ratios=2", "clip=false")
+    assert compress(*words, out="whole") == 0
+    real, seen = search.search_layer, []
+
+    def stopped(*given):
+        seen.append(given[1])
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(search, "search_layer", stopped)
+    assert compress(*words) == 130
+    (place,) = Path("cache/searches").iterdir()
+    assert len(list(place.glob("layer-*.json"))) == 2
+    assert compress(*words) == 0
+    assert seen == [0, 1, 2, 2, 3, 4], "finished layers are not searched again"
+    assert Path("small/awq.table.json").read_text() == Path("whole/awq.table.json").read_text()
+    assert not list(Path("cache/searches").iterdir())
+
+
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
