@@ -10,7 +10,13 @@ from burnish.recipe_files import load
 from tensor_ranks import LR, ROWS, SEQ, data_rank, make_batches, make_trainable, shapes_of
 
 MODEL = {"vocab": 331, "hidden": 48, "ffn": 160, "heads": 4, "kv_heads": 2, "layers": 3, "head_dim": 16}
-FAMILIES = {"llama": {}, "gpt2": {"family": "gpt2", "kv_heads": 4, "hidden": 64}, "one key head": {"kv_heads": 1}}
+FAMILIES = {
+    "llama": {},
+    "gpt2": {"family": "gpt2", "kv_heads": 4, "hidden": 64},
+    "one key head": {"kv_heads": 1},
+    "qwen3": {"family": "qwen3", "tied": False},
+    "experts": {"family": "mixtral", "experts": 4, "topk": 2},
+}
 SCALINGS = ("current", "delayed", "block")
 
 

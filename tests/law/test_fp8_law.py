@@ -37,9 +37,11 @@ def agree(found: dict, expected: dict) -> None:
     assert dict(found) | {SAVED: 0} == dict(expected) | {SAVED: 0}
 
 
-def compare(scaling: str, settings: str, more: dict, pieces: tuple[int, ...] | None = None) -> None:
+def compare(
+    scaling: str, settings: str, more: dict, pieces: tuple[int, ...] | None = None, model: str = "llama"
+) -> None:
     """The named check on one process: a step against its description."""
-    recipe = make_recipe({"scaling": scaling, **more}, **SETTINGS[settings])
+    recipe = make_recipe({"scaling": scaling, **more}, model, **SETTINGS[settings])
     work = describe(recipe.model, shapes_of(2, pieces))
     batches = make_batches(2, recipe.model.vocab, 0, pieces)
     agree(observe(make_trainable(recipe, work=work), batches, 1e-3), fold(predict(recipe, work)[0]))
@@ -61,6 +63,12 @@ def test_predicted_equals_observed(scaling, settings, more):
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_predicted_equals_observed_for_packed_rows(scaling):
     compare(scaling, "bf16", {}, (9, 20, 7))
+
+
+@pytest.mark.parametrize("model", ["qwen3", "experts"])
+@pytest.mark.parametrize("settings", ["plain", "full", "selective"])
+def test_predicted_equals_observed_for_other_families(model, settings):
+    compare("current", settings, {}, model=model)
 
 
 @pytest.mark.parametrize("fp8", [{}, {"scaling": "delayed", "targets": ("q", "up")}])

@@ -122,10 +122,19 @@ def formats(case: int, model: str) -> tuple[dict[str, str], dict[str, set[str]]]
     return {name: form.partition(" ")[0] for name, form in precisions(recipe).items()}, made
 
 
-@pytest.mark.parametrize(("case", "model"), itertools.product(range(len(CASES)), ("llama", "gpt2", "one key head")))
+@pytest.mark.parametrize(("case", "model"), itertools.product(range(len(CASES)), ("llama", "gpt2", "qwen3")))
 def test_the_list_is_what_the_modules_are(case, model):
     listed, made = formats(case, model)
     assert {name: {form} for name, form in listed.items()} == made
+
+
+def test_experts_stay_high():
+    recipe = make_recipe({}, "experts", precision__compute="bf16")
+    listed = precisions(recipe)
+    assert [name for name, form in listed.items() if form.startswith("fp8")] == [
+        f"layers.*.attention.{name}" for name in "qkvo"
+    ]
+    assert listed["layers.*.mlp.router"] == listed["layers.*.mlp.up"] == "bf16"
 
 
 def test_plans_print_the_list():
