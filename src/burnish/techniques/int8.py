@@ -6,7 +6,7 @@ Idea    Jacob et al. 2017 (arXiv 1712.05877), section 2: y = s_x s_w q_x q_w^T. 
         Channels of large activations are divided and the weights multiplied first where that folds into what makes them
         (SmoothQuant, Xiao et al. 2022, arXiv 2211.10438), by a strength that is searched.
 Gain    a matrix takes a quarter of its float32 bytes, and products of integers are faster where the hardware has them.
-Price   a pass or two over the samples. Here products of integers are exact but made in float32: no faster.
+Price   a pass or two over the samples. Here products of integers are exact but made in float32: slower.
 Limits  embedding, norms, head, pooler and attention itself stay. Experts are refused. A set that is not like what will be read, or
         whose padding is counted, costs quality.
 """
