@@ -27,7 +27,7 @@ def writing(graph: Graph, path: Path, inside: int = INSIDE) -> Iterator[Path]:
     fresh = target.with_name(f".{target.name}.{os.getpid()}.writing")
     place = fresh / target.name
     try:
-        fresh.mkdir(parents=True)
+        fresh.mkdir(parents=True, exist_ok=True)
         write_graph(graph, place, inside)
         yield place
         for file in sorted(fresh.iterdir(), reverse=True):  # the weights before the graph that names them
