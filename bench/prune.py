@@ -61,9 +61,15 @@ FULL = Size(
 )
 SMALL = Size(
     {"hidden": 72, "ffn": 200, "layers": 2, "heads": 6, "kv_heads": 3, "head_dim": 12, "vocab": 512},
-    ("data.train=asset:austen/northanger_abbey", "data.heldout=[]", "data.heldout_fraction=0.03", "data.seq=96"),
-    120,
-    60,
+    (
+        "data.train=asset:austen/northanger_abbey",
+        "data.heldout=[]",
+        "data.heldout_fraction=0.03",
+        "data.seq=96",
+        "machine.threads=1",
+    ),
+    80,
+    40,
     8,
     5,
 )

@@ -123,6 +123,7 @@ def test_a_pruned_model_trains_on_from_its_folder(model, samples, batches, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_bench_at_a_quarter_of_its_size(tmp_path):
     sys.path.insert(0, str(ROOT / "bench"))
     import prune as bench
