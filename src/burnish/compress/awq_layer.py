@@ -45,7 +45,8 @@ def search_layer(
     for name, own in grams.items():
         for gram in own:
             _finite(gram.total, f"{where}.{name}: its input")
-    _finite(batches[0].states, f"{where}: its output")
+    for batch in batches:
+        _finite(batch.states, f"{where}: its output")
     folds = [fold for fold in folds_of(model.shape) if set(fold.matrices) & set(chosen)]  # type: ignore[arg-type]
     for fold in folds:
         _check_readers(model, number, block, fold, first)
