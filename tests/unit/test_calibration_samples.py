@@ -46,6 +46,17 @@ def test_rows_are_spread_evenly(there, count):
         assert max(gaps, default=1) - min(gaps, default=1) <= 1
 
 
+def test_rows_are_no_longer_than_what_was_trained_on():
+    from dataclasses import replace
+
+    from burnish.compress.sample_files import row_length
+
+    seen = subject().checkpoint
+    assert row_length(replace(seen, config=dict(seen.config) | {"trained_length": 48}), 512) == 48
+    assert row_length(replace(seen, config=dict(seen.config) | {"trained_length": 4096}), 9999) == 512
+    assert row_length(seen, 40) == 40
+
+
 def test_texts_are_read_as_prompts_and_padded(tmp_path):
     Path("texts.jsonl").write_text(
         "\n".join(json.dumps({"text": text}) for text in ("It was.", "She was a lady of " * 9))

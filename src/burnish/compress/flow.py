@@ -18,7 +18,7 @@ from burnish.compress.divergence import Probe, Seen, TokenProbe, VectorProbe
 from burnish.compress.judging import metric_of, readable
 from burnish.compress.passes import Compressed, run_passes
 from burnish.compress.representative import LOOKED_AT, check_likely, surprise
-from burnish.compress.sample_files import cut, evenly, read_samples, token_lists
+from burnish.compress.sample_files import cut, evenly, read_samples, row_length, token_lists
 from burnish.compress.samples import Samples
 from burnish.compress.sensitivity import parts_of
 from burnish.compress.subject import Subject
@@ -135,8 +135,7 @@ def probe_of(subject: Subject, asked: Compress, samples: Samples) -> Probe:
         return VectorProbe(embedder, lines[:TEXTS])
     if not asked.text:
         return TokenProbe(subject.model, samples.first(max(1, LOOKED_ALONE // samples.ids.shape[1])))
-    assert hasattr(subject.config, "max_positions")
-    length = min(asked.length, subject.config.max_positions)
+    length = row_length(subject.checkpoint, asked.length)
     pieces = cut(token_lists(subject.checkpoint, asked.text, asked.text_field), length)
     if not pieces:
         raise UserError(f"{', '.join(asked.text)}: no text has two tokens, so there is nothing to judge on")

@@ -19,7 +19,7 @@ from burnish.data.tokenizer import Tokenizer
 from burnish.errors import UserError
 from burnish.load.checkpoint import Checkpoint
 from burnish.load.encoder import is_encoder, load_encoder_config
-from burnish.load.model import config_of
+from burnish.load.model import TRAINED_LENGTH, config_of
 from burnish.load.sentence_folder import pooling_of
 
 ROWS, LENGTH = 128, 512  # as the papers calibrate: Lin et al. 2023 (section 5.1) and its code
@@ -38,7 +38,7 @@ def read_samples(
     if is_encoder(checkpoint):
         length = min(length, max(map(len, documents), default=1))
     else:
-        length = min(length, config_of(checkpoint).max_positions)
+        length = row_length(checkpoint, length)
     if length < 2:
         raise UserError(f"calibration: rows of {length} tokens; 2 and more work")
     pieces = cut(documents, length)
@@ -51,6 +51,12 @@ def read_samples(
     elif len(pieces) < min(rows, 8):
         notes.append(f"the calibration text fills {len(pieces)} rows of {length} tokens; {rows} were asked for")
     return made, tuple(notes)
+
+
+def row_length(checkpoint: Checkpoint, asked: int) -> int:
+    """Tokens of a row: as asked for, at most what a decoder has positions for and, where its folder says, was trained on."""
+    seen = checkpoint.config.get(TRAINED_LENGTH)
+    return min(asked, config_of(checkpoint).max_positions, seen if isinstance(seen, int) else asked)
 
 
 def cut(documents: Sequence[Sequence[int]], length: int) -> list[list[int]]:
