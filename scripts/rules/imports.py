@@ -84,6 +84,7 @@ LAYERS = (
         "cli_compress",
         "cli_embed",
         "cli_launch",
+        "cli_record",
         "cli_serve",
         "cli",
         "__main__",

@@ -16,7 +16,10 @@ from burnish.cli_eval import evaluate
 from burnish.cli_hardware import hardware
 from burnish.cli_launch import Nproc, Restarts, launch, run_words, start_here
 from burnish.cli_models import register as register_models
-from burnish.cli_plan import plan, verb
+from burnish.cli_plan import Options as PlanOptions
+from burnish.cli_plan import plan
+from burnish.cli_record import verb
+from burnish.cli_serve import Options as ServeOptions
 from burnish.cli_serve import serve
 from burnish.errors import BurnishError, UserError
 
@@ -41,12 +44,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 
-app.command("plan")(verb(plan))
+app.command("plan")(verb(plan, PlanOptions))
 app.command("eval")(evaluate)
 app.command("embed")(embed)
 app.command("compress")(verb(compress, CompressOptions))
 app.command("launch")(launch)
-app.command("serve")(serve)
+app.command("serve")(verb(serve, ServeOptions))
 register_models(app)
 
 

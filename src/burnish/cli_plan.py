@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -50,18 +48,6 @@ class Options:
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False
     html: Annotated[Path | None, Option(help="Write a page with the plan.")] = None
     as_: Annotated[str, Option("--as", help="Also print the command of another stack: torchrun or megatron.")] = ""
-
-
-def verb(app: Callable[[Options], None], record: type = Options) -> Callable[..., None]:
-    """A command whose options are the fields of a record."""
-
-    def command(**values: Any) -> None:
-        app(record(**values))
-
-    command.__doc__ = app.__doc__
-    command.__annotations__ = get_type_hints(record, include_extras=True)
-    command.__signature__ = inspect.signature(record, eval_str=True)  # type: ignore[attr-defined]
-    return command
 
 
 def plan(options: Options) -> None:

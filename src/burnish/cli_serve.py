@@ -1,12 +1,13 @@
-"""The serve verb: parse, call, print."""
+"""The serve verb: parse, call, print. Options are the fields of one record."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from burnish.errors import MissingExtra, PartlyDone, UserError
 
@@ -22,31 +23,39 @@ UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
+CHOICES = {"runner": ("auto", "torch", "onnxruntime"), "weights": ("float", "q4")}
 
 
-def serve(
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a .gguf file, or a model's name.")],
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    memory: Annotated[
-        str, typer.Option("--memory", help="For keys, values and steps, beside the weights: 512MiB, 4GiB.")
-    ] = "1GiB",
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Sequences that run at once.")] = 16,
-    step_tokens: Annotated[int, typer.Option("--step-tokens", min=1, help="Tokens of one step.")] = 256,
-    page: Annotated[int, typer.Option("--page", min=1, help="Positions of a page.")] = 16,
-    queue: Annotated[int, typer.Option("--queue", min=1, help="Requests that may wait.")] = 256,
-    runner: Annotated[str, typer.Option("--runner", help="auto, torch or onnxruntime.")] = "auto",
-    weights: Annotated[str, typer.Option("--weights", help="float as they are, or q4: blocks of 4 bits.")] = "float",
-    name: Annotated[str | None, typer.Option("--name", help="What clients call the model.")] = None,
-    key: Annotated[
-        str | None, typer.Option("--api-key", envvar="BURNISH_API_KEY", help="Clients must send it.")
-    ] = None,
-    seconds: Annotated[float | None, typer.Option("--timeout", min=0.001, help="Longest time of a request.")] = None,
-    drain: Annotated[int, typer.Option("--drain", min=0, help="Seconds to finish what runs at the end.")] = 30,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """What `burnish serve` takes."""
+
+    model: Annotated[str, Argument(help="A model folder, a run folder, a .gguf file, or a model's name.")]
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000
+    memory: Annotated[str, Option(help="For keys, values and steps, beside the weights: 512MiB, 4GiB.")] = "1GiB"
+    rows: Annotated[int, Option(min=1, help="Sequences that run at once.")] = 16
+    step_tokens: Annotated[int, Option(min=1, help="Tokens of one step.")] = 256
+    page: Annotated[int, Option(min=1, help="Positions of a page.")] = 16
+    queue: Annotated[int, Option(min=1, help="Requests that may wait.")] = 256
+    runner: Annotated[str, Option(help="auto, torch or onnxruntime.")] = "auto"
+    weights: Annotated[str, Option(help="float as they are, or q4: blocks of 4 bits.")] = "float"
+    name: Annotated[str | None, Option(help="What clients call the model.")] = None
+    api_key: Annotated[str | None, Option(envvar="BURNISH_API_KEY", help="Clients must send it.")] = None
+    timeout: Annotated[float | None, Option(min=0.001, help="Longest time of a request, in seconds.")] = None
+    drain: Annotated[int, Option(min=0, help="Seconds to finish what runs at the end.")] = 30
+
+
+def serve(options: Options) -> None:
     """Serve a model over HTTP, as clients of OpenAI's API expect it."""
     from burnish.finished import require_torch
 
+    for key, legal in CHOICES.items():
+        if getattr(options, key) not in legal:
+            raise UserError(f"--{key} {getattr(options, key)}: use {' or '.join(legal)}")
+    if options.api_key == "":
+        raise UserError("--api-key: it is empty; give one, or leave the option out")
+    memory = bytes_of(options.memory)
     require_torch("burnish serve")
     try:
         import prometheus_client  # noqa: F401
@@ -54,34 +63,29 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtra("burnish serve", "serve", error.name or "starlette") from None
+    if not _run(options, memory):
+        raise PartlyDone("some requests were cut off: they took longer than --drain allows")
+
+
+def _run(options: Options, memory: int) -> bool:
     from burnish.progress import Screen
     from burnish.serve.http.app import Rules
     from burnish.serve.http.start import run
     from burnish.serve.opening import Settings, open_served
     from burnish.units import show
 
-    if runner not in ("auto", "torch", "onnxruntime"):
-        raise UserError(f"--runner {runner}: use auto, torch or onnxruntime")
-    if weights not in ("float", "q4"):
-        raise UserError(f"--weights {weights}: use float or q4")
-    if key == "":
-        raise UserError("--api-key: it is empty; give one, or leave the option out")
-    screen, threads = (
-        Screen(),
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    screen, given = Screen(), vars(options)
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    chosen: dict[str, Any] = {key: given[key] for key in ("page", "rows", "queue", "runner", "weights", "name")}
+    engine, served, size = open_served(
+        options.model, Settings(memory, tokens=options.step_tokens, threads=threads, **chosen)
     )
-    settings = Settings(bytes_of(memory), page, rows, step_tokens, queue, runner, weights, threads, name)  # type: ignore[arg-type]
-    engine, served, size = open_served(model, settings)
     screen.say(
         f"{served.name}: {type(engine.runner).__name__}, {size.pages:,} pages of {size.page} positions in "
         f"{show(size.pool_bytes, 'bytes')}, at most {show(size.step_bytes, 'bytes')} a step (predicted)"
     )
-
-    def ready(address: str) -> None:
-        screen.say(f"listening on {address}/v1")
-
-    if not run(engine, served, Rules(key=key, seconds=seconds), (host, port), drain, ready):
-        raise PartlyDone("some requests were cut off: they took longer than --drain allows")
+    rules, place = Rules(options.api_key, seconds=options.timeout), (options.host, options.port)
+    return run(engine, served, rules, place, options.drain, lambda address: screen.say(f"listening on {address}/v1"))
 
 
 def bytes_of(text: str) -> int:
