@@ -24,7 +24,7 @@ from burnish.models.encoder import Encoder, first_positions
 from burnish.models.layers import Embedding
 
 LENGTHS, STEPS = (19, 7, 12), 3
-LAST_DIGITS, DRAWS = 1e-5, 4  # relative change of the vectors of tokens
+LAST_DIGITS, DRAWS = 3e-6, 4  # relative change of the vectors of tokens
 TIMES = 3.0  # that a file may differ by, of what the change does
 Pairs = list[tuple[Floats, Floats]]
 
