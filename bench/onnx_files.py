@@ -1,9 +1,8 @@
 """ONNX files in onnxruntime beside the models they are of: bench/results/onnx_files.json.
 
 SmolLM2 in float32 and in 4 bits: scores of text beside torch's and beside float64, 64 greedy tokens of prompts of unequal length,
-tokens a second. MiniLM in float32 and in 8
-bits: vectors, every product from the same inputs, the whole network beside its own last digits, seconds of a batch. Ratios
-are medians of alternating rounds.
+tokens a second. MiniLM in float32 and in 8 bits: vectors, every product from the same inputs, the whole network beside its own
+last digits, seconds of a batch: medians of alternating rounds.
 """
 
 from __future__ import annotations
