@@ -132,7 +132,6 @@ def test_the_bench_at_a_quarter_of_its_size(tmp_path):
     assert found["parameters_off"] == found["file_bytes_off"] == 0
     assert found["file_share"] < 0.8
     assert found["flops_share"] < 0.8
-    assert found["forward_speedup"] > 1
     assert found["above_control_percent"] < 3
     assert found["pruned_loss"] < found["first-order_loss"]
     assert found["transformers_difference"] < 1e-4
