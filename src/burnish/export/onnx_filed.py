@@ -44,7 +44,8 @@ def as_filed(model: Model, words: Matrix | None, every: bool = False) -> Model:
         if made.shape.tied:
             made.embed = copy.copy(made.embed)
             made.embed._parameters = dict(made.head._parameters)
-    return made.eval()
+    made.eval()
+    return made
 
 
 def integers_in(model: nn.Module) -> set[int]:
