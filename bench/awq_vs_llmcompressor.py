@@ -32,7 +32,7 @@ from watched import watched
 PEER = "llmcompressor==0.14.0.1"
 PYTHON = cache_folder() / "peers" / PEER.replace("==", "-") / "bin" / "python"
 # Model -> (group, rows, tokens a row, ratios of each of two families, rows to judge by)
-CASES = {"smollm2": (64, 2, LONG, 3, 8), str(TRAINED): (32, 16, 256, 10, 64)}
+CASES = {"smollm2": (64, 4, LONG, 5, 8), str(TRAINED): (32, 16, 256, 10, 64)}
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
