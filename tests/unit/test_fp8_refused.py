@@ -122,7 +122,7 @@ def formats(case: int, model: str) -> tuple[dict[str, str], dict[str, set[str]]]
     return {name: form.partition(" ")[0] for name, form in precisions(recipe).items()}, made
 
 
-@pytest.mark.parametrize(("case", "model"), itertools.product(range(len(CASES)), ("llama", "gpt2", "qwen3")))
+@pytest.mark.parametrize(("case", "model"), list(itertools.product(range(len(CASES)), ("llama", "gpt2", "qwen3"))))
 def test_the_list_is_what_the_modules_are(case, model):
     listed, made = formats(case, model)
     assert {name: {form} for name, form in listed.items()} == made
@@ -203,7 +203,7 @@ def test_scales_of_odd_magnitudes():
     assert scale[5:].isnan().all()
 
 
-@pytest.mark.parametrize("forms", itertools.product((E4M3, E5M2), repeat=2))
+@pytest.mark.parametrize("forms", list(itertools.product((E4M3, E5M2), repeat=2)))
 def test_the_devices_own_products_give_the_same(forms):
     draw = torch.Generator().manual_seed(3)
     a, b = (torch.randn(shape, generator=draw) for shape in ((21, 64), (48, 64)))
