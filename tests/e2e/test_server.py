@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -142,8 +143,8 @@ async def _leave(server: Server, number: int) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(timeout=30) as client:
         if not body["stream"]:
-            with pytest.raises(httpx.ReadTimeout):
-                await client.post(f"{server.address}/v1/completions", json=body, headers=headers, timeout=0.3)
+            with suppress(httpx.ReadTimeout):  # a fast machine may have answered by then
+                await client.post(f"{server.address}/v1/completions", json=body, headers=headers, timeout=0.1)
             return
         async with client.stream("POST", f"{server.address}/v1/completions", json=body, headers=headers) as answer:
             async for _ in answer.aiter_lines():
@@ -208,7 +209,7 @@ def test_what_takes_longer_than_the_end_allows_is_cut_and_said(folder: Path) -> 
         httpx.stream(
             "POST",
             f"{server.address}/v1/completions",
-            json={"prompt": "a", "max_tokens": 500, "stream": True},
+            json={"prompt": "a", "max_tokens": 500, "n": 16, "stream": True},
             timeout=60,
         ) as answer,
     ):
