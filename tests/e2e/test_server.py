@@ -143,8 +143,9 @@ async def _leave(server: Server, number: int) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(timeout=30) as client:
         if not body["stream"]:
+            patience = httpx.Timeout(30, read=0.1)
             with suppress(httpx.ReadTimeout):  # a fast machine may have answered by then
-                await client.post(f"{server.address}/v1/completions", json=body, headers=headers, timeout=0.1)
+                await client.post(f"{server.address}/v1/completions", json=body, headers=headers, timeout=patience)
             return
         async with client.stream("POST", f"{server.address}/v1/completions", json=body, headers=headers) as answer:
             async for _ in answer.aiter_lines():
