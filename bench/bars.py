@@ -10,6 +10,7 @@ from pathlib import Path
 from bar import Bar, number, rows
 from bars_awq import AWQ
 from bars_compress import COMPRESSION
+from bars_engine import ENGINE
 from bars_fp8 import FP8
 
 RESULTS = Path(__file__).parent / "results"
@@ -256,6 +257,7 @@ BARS = (
         ("... answered otherwise", "planner_wrong", 0, 0, ""),
     ),
     *COMPRESSION,
+    *ENGINE,
     *AWQ,
     *FP8,
 )
