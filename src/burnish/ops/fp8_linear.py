@@ -64,7 +64,7 @@ class Input:
             group = opened.group
             every = kept.values.view(torch.uint8).reshape(x.shape)
             self.values = every.chunk(group.size(), dim=1)[dist.get_rank(group)].contiguous()
-            self.tokens = KeptTokens(torch.empty(0), group)  # who reads it brings the part: nothing else is to hold it
+            self.tokens = KeptTokens(group)
 
 
 class Product:

@@ -19,10 +19,13 @@ from burnish.ops.token_collectives import GatherTokens, Group, gather
 
 
 class Kept:
-    """The gathered input of several products: kept as a part, whole again while their backwards need it."""
+    """The gathered input of several products: kept by them as a part, whole again while their backwards need it.
 
-    def __init__(self, part: Tensor, group: Group) -> None:
-        self.part, self.group = part, group
+    It holds no part itself, which a layer that is run again in backward must not keep.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
         self.readers = 0
         self._whole: Tensor | None = None
 
@@ -37,7 +40,7 @@ class Kept:
 def opened(x_BsH: Tensor, group: Group) -> Tensor:
     """All tokens of a divided input; products that read it with `column` keep only this rank's part."""
     whole = GatherTokens.apply(x_BsH, group)
-    whole.kept = Kept(x_BsH.detach(), group)
+    whole.part, whole.kept = x_BsH.detach(), Kept(group)
     return whole
 
 
@@ -49,10 +52,10 @@ def column(x_BSH: Tensor, weight: Tensor, bias: Tensor | None, product: Any = F.
     cast = None if bias is None else bias.to(x_BSH.dtype)
     if product is not F.linear:
         return product(x_BSH, weight, cast)
-    kept = getattr(x_BSH, "kept", None)
+    kept, part = getattr(x_BSH, "kept", None), getattr(x_BSH, "part", None)
     if kept is None or not torch.is_grad_enabled():
         return F.linear(x_BSH, weight, cast)
-    return _Column.apply(x_BSH, weight, cast, kept.part, kept)
+    return _Column.apply(x_BSH, weight, cast, part, kept)
 
 
 class _Column(torch.autograd.Function):
