@@ -6,6 +6,8 @@ of backward (Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704, section 3.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +29,16 @@ def parameter_groups(loss: Any) -> list[list[nn.Parameter]]:
     return [group for group in groups if group]
 
 
+def _tell(replicas: weakref.ref[Replicas], number: int) -> Callable[[Tensor], None]:
+    """Says that a gradient of a group is made. Hooks that held the replicas would keep both, and their groups, for ever."""
+
+    def arrived(parameter: Tensor) -> None:
+        if (there := replicas()) is not None:
+            there.arrived(number)
+
+    return arrived
+
+
 class Replicas(Member):
     """Ranks with whole gradients. `before` is called ahead of each micro batch, `reduced` after the last backward."""
 
@@ -37,7 +49,7 @@ class Replicas(Member):
         self.started: list[tuple[Any, Tensor]] = []
         for number, group in enumerate(self.parameters):
             for parameter in group:
-                parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._arrived(number))
+                parameter.register_post_accumulate_grad_hook(_tell(weakref.ref(self), number))
 
     def counts(self, parameter: Tensor) -> bool:
         """Every rank holds the whole gradient, the first one counts it."""
@@ -49,7 +61,8 @@ class Replicas(Member):
             return
         self.missing = [len(group) for group in self.parameters] if index == count - 1 else []
 
-    def _arrived(self, number: int) -> None:
+    def arrived(self, number: int) -> None:
+        """One more gradient of a group is made; with the last of them the group is sent."""
         if self.missing:
             self.missing[number] -= 1
             if self.missing[number] == 0:
