@@ -72,7 +72,7 @@ class Compress(Section):
     text: tuple[str, ...] = ()
     task: str | None = None
     metric: str | None = None
-    max_drop: float | None = None
+    max_drop: float | None = Field(default=None, ge=0)
     fallback: Literal["refuse", "mixed"] = "refuse"
     sensitivity: bool = False
     rows: int = Field(default=128, ge=1)

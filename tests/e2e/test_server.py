@@ -90,6 +90,14 @@ def test_several_prompts_answers_seeds_and_stop_strings(client: openai.OpenAI) -
     assert cut.choices[0].finish_reason == "stop"
 
 
+def test_logprobs_of_a_completion_tell_where_each_token_begins(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="fox", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3).choices[0]
+    told = whole.logprobs
+    assert len(told.tokens) == len(told.text_offset) == 6
+    assert told.text_offset == [len("".join(told.tokens[:k])) for k in range(6)]
+    assert all(len(top) == 3 for top in told.top_logprobs)
+
+
 def test_a_beginning_that_was_read_before_is_found(client: openai.OpenAI, server: Server) -> None:
     asked = {"model": "fox", "max_tokens": 2, "temperature": 0, "prompt": [7] * 100}
     first, second = (client.completions.create(**asked).usage.prompt_tokens_details.cached_tokens for _ in range(2))
@@ -100,6 +108,7 @@ BAD: dict[str, tuple[str, object, int, str]] = {
     "no json": ("completions", b"{", 400, "the body is not JSON"),
     "not a number": ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "NaN is no number"),
     "deep": ("completions", b"[" * 100_000, 400, "the body is not JSON"),
+    "half a character": ("completions", b'{"prompt": "\\ud800"}', 400, "half of a surrogate pair"),
     "a list": ("completions", [], 400, "valid dictionary"),
     "no prompt": ("completions", {}, 400, "prompt: Field required"),
     "empty prompt": ("completions", {"prompt": []}, 400, "prompt: it is empty"),

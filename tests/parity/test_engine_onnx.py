@@ -115,6 +115,30 @@ def test_sabotage_the_middle_of_a_block_forgotten(monkeypatch):
         check_blocks(1e-5, accuracy=1)
 
 
+@pytest.mark.parametrize("scales", [(0.1, 0.1), (0.1, 0.2)])
+def test_matrices_that_round_one_input_are_one_only_where_they_do_it_alike(scales):
+    import numpy as np
+
+    from burnish.export.onnx_matrix import Matrix
+    from burnish.serve.runners.onnx_runner import stacked
+    from burnish.weight_format import IntWeights
+
+    weight, scale = np.ones((2, 4), np.int8), np.ones(2, np.float32)
+    parts = [
+        Matrix(
+            IntWeights(8, -1, True, "float32", "tensor"),
+            {"weight": weight, "weight_scale": scale, "input_scale": np.array(own, np.float32)},
+            None,
+        )
+        for own in scales
+    ]
+    if scales[0] != scales[1]:
+        with pytest.raises(UserError, match="use the runner torch"):
+            stacked(parts)
+    else:
+        assert stacked(parts).shape == (4, 4)
+
+
 def test_experts_are_refused():
     model, config = make("experts")
     with pytest.raises(UserError, match="use the runner torch"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import uuid
@@ -76,14 +77,18 @@ class Writer:
             return choice | {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
         return choice | {"text": answer.text}
 
-    def _logprobs(self, ids: Sequence[int], found: Sequence[tuple[float, dict[int, float]]]) -> dict[str, Any]:
+    def _logprobs(
+        self, ids: Sequence[int], found: Sequence[tuple[float, dict[int, float]]], before: int = 0
+    ) -> dict[str, Any]:
+        """As the API has it; `before` characters were told earlier."""
         names = [self._name(token) for token in ids]
         if not self.chat:
+            ends = list(itertools.accumulate(map(len, names), initial=before))
             return {
                 "tokens": names,
                 "token_logprobs": [own for own, _ in found],
                 "top_logprobs": [{self._name(token): value for token, value in top.items()} for _, top in found],
-                "text_offset": [],
+                "text_offset": ends[:-1],
             }
         content = []
         for name, (own, top) in zip(names, found, strict=True):
@@ -92,7 +97,9 @@ class Writer:
         return {"content": content, "refusal": None}
 
     def _name(self, token: int) -> str:
-        return self.served.tokenizer.decode([token])
+        """A token as text; by its number where it is only a part of a character."""
+        text = self.served.tokenizer.decode([token])
+        return f"token_id:{token}" if not text or "\ufffd" in text else text
 
     @staticmethod
     def _token(name: str, value: float) -> dict[str, Any]:

@@ -28,9 +28,13 @@ async def read(request: Received, kind: type[BaseModel], most: int) -> Any:
         if len(body) > most:
             raise Refused(413, f"the body has more than {most:,} bytes, the most that is taken")
     try:
-        return kind.model_validate(json.loads(body, parse_constant=_no_constant))
+        content = json.loads(body, parse_constant=_no_constant)
+        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        return kind.model_validate(content)
     except ValidationError as wrong:
         raise _refusal(wrong) from None
+    except UnicodeEncodeError:
+        raise Refused(400, "the body has half of a surrogate pair in a text; send whole characters") from None
     except (ValueError, RecursionError) as wrong:
         raise Refused(400, f"the body is not JSON: {str(wrong).splitlines()[0]}") from None
 

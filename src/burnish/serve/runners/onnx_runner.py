@@ -34,6 +34,7 @@ from burnish.serve.runners.runner import Made
 Weights = Literal["float", "q4"]
 Hold = Callable[[Matrix], Blocks]
 HOLD: dict[str, Hold] = {"float": Blocks, "q4": blocks4}
+INPUT = "input_scale"  # of a matrix whose inputs are rounded by one scale
 OPSET = 23
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
 
@@ -172,11 +173,15 @@ def _turned(graph: Graph, config: Any, part: str, count: int) -> str:
 
 
 def stacked(parts: Sequence[Matrix]) -> Matrix:
-    """Matrices that read the same input as one, their outputs one after another. They must be of one format."""
-    kinds = {part.kind for part in parts}
-    if len(kinds) > 1:
-        raise UserError(f"runner onnxruntime: matrices that read one input have formats {kinds}; give them one")
-    arrays = {name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+    """Matrices that read the same input as one, their outputs one after another. They must be of one format, and round their
+    input alike."""
+    first = parts[0]
+    alike = [part.kind == first.kind and part.arrays.get(INPUT) == first.arrays.get(INPUT) for part in parts]
+    if not all(alike):
+        raise UserError("runner onnxruntime: matrices that read one input are of several formats; use the runner torch")
+    names = [name for name in first.arrays if name != INPUT]
+    arrays: dict[str, Any] = {name: np.concatenate([part.arrays[name] for part in parts]) for name in names}
+    arrays |= {INPUT: first.arrays[INPUT]} if INPUT in first.arrays else {}
     biases = [part.bias for part in parts]
     joined = None if biases[0] is None else np.concatenate([bias for bias in biases if bias is not None])
     return Matrix(parts[0].kind, arrays, joined)
