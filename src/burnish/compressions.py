@@ -62,8 +62,9 @@ class Compress(Section):
     """What is done to a trained model, and what it may lose. Nothing is done without a `technique`.
 
     `calibrate`: text that activations are looked at on; `text`: that it is judged on, or `task`: labelled examples. `rows` of
-    `length` tokens calibrate, `tokens` judge. `max_drop`: percent of a perplexity, points of an accuracy; None accepts all.
-    `fallback` mixed keeps the fewest parts as they were so that the budget is met. `settings`: by technique.
+    `length` tokens calibrate, `tokens` judge. `max_drop`: percent of a perplexity, points of an accuracy; None accepts all,
+    less than 0 asks for a gain. `fallback` mixed keeps the fewest parts as they were so that the budget is met. `settings`: by
+    technique.
     """
 
     technique: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class Compress(Section):
     text: tuple[str, ...] = ()
     task: str | None = None
     metric: str | None = None
-    max_drop: float | None = Field(default=None, ge=0)
+    max_drop: float | None = None
     fallback: Literal["refuse", "mixed"] = "refuse"
     sensitivity: bool = False
     rows: int = Field(default=128, ge=1)

@@ -174,7 +174,7 @@ def test_classes_of_texts_and_pairs(tmp_path):
     ("change", "said"),
     [
         (lambda f: stated(f, MEAN | CLS | {"pooling_mode_mean_tokens": True}), "1_Pooling/config.json: pooling is"),
-        (lambda f: stated(f, {"pooling_mode_max_tokens": True}), "pooling is pooling_mode_max_tokens"),
+        (lambda f: stated(f, {"pooling_mode_max_tokens": True}), "pooling is 'pooling_mode_max_tokens'"),
         (lambda f: stated(f, {}), "pooling is not stated"),
         (lambda f: stated(f, MEAN, max_seq_length="long"), "max_seq_length is 'long'"),
         (

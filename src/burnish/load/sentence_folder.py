@@ -113,7 +113,7 @@ def _mode(folder: Path, path: str) -> str:
     given = [settings["pooling_mode"]] if isinstance(settings.get("pooling_mode"), str) else flags
     if len(given) != 1 or given[0] not in MODES:
         raise UserError(
-            f"{folder / name}: pooling is {', '.join(given) or 'not stated'}; one of pooling_mode_mean_tokens and "
+            f"{folder / name}: pooling is {', '.join(map(repr, given)) or 'not stated'}; one of pooling_mode_mean_tokens and "
             "pooling_mode_cls_token is supported"
         )
     return MODES[given[0]]
