@@ -14,8 +14,6 @@ from bars_engine import ENGINE
 from bars_fp8 import FP8
 
 RESULTS = Path(__file__).parent / "results"
-
-
 BARS = (
     *rows(
         "ranks",
