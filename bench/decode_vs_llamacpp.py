@@ -73,7 +73,7 @@ class LlamaCpp:
     def __init__(self, path: Path) -> None:
         import llama_cpp
 
-        self.library = llama_cpp
+        self.native = llama_cpp
         options: dict[str, Any] = {
             "n_threads": THREADS,
             "n_threads_batch": THREADS,
@@ -85,7 +85,7 @@ class LlamaCpp:
 
     def speeds(self, prompt: list[int]) -> tuple[float, float]:
         context, count = self.model._ctx.ctx, self.model.n_vocab()
-        self.library.llama_memory_clear(self.library.llama_get_memory(context), True)
+        self.native.llama_memory_clear(self.native.llama_get_memory(context), True)
         began = time.perf_counter()
         self._decode(prompt)
         token = self._likeliest(count)
@@ -96,11 +96,11 @@ class LlamaCpp:
         return len(prompt) / (first - began), NEW / (time.perf_counter() - first)
 
     def _decode(self, tokens: list[int]) -> None:
-        array = (self.library.llama_token * len(tokens))(*tokens)
-        assert self.library.llama_decode(self.model._ctx.ctx, self.library.llama_batch_get_one(array, len(tokens))) == 0
+        array = (self.native.llama_token * len(tokens))(*tokens)
+        assert self.native.llama_decode(self.model._ctx.ctx, self.native.llama_batch_get_one(array, len(tokens))) == 0
 
     def _likeliest(self, count: int) -> int:
-        logits = self.library.llama_get_logits_ith(self.model._ctx.ctx, -1)
+        logits = self.native.llama_get_logits_ith(self.model._ctx.ctx, -1)
         return int(np.ctypeslib.as_array(ctypes.cast(logits, ctypes.POINTER(ctypes.c_float)), (count,)).argmax())
 
     def log_likelihood(self, row: list[int]) -> float:

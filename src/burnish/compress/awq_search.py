@@ -15,10 +15,11 @@ import torch
 from burnish.compress.awq_layer import search_layer
 from burnish.compress.awq_scales import Settings
 from burnish.compress.awq_stream import ROWS, enter, through
-from burnish.compress.awq_table import SHORT, Key, Layer, Table
+from burnish.compress.awq_table import Layer, Table
 from burnish.compress.fingerprint import model_fingerprint
 from burnish.compress.fold import matrices_of
 from burnish.compress.samples import Samples
+from burnish.compress.table_key import SHORT, Key
 from burnish.errors import UserError
 from burnish.models.decoder import Decoder
 from burnish.records import read, save

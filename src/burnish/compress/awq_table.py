@@ -10,18 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from burnish.compress.table_key import SHORT, Key
 from burnish.errors import UserError
 from burnish.records import Frozen, read, write_text
-
-SHORT = 12  # digits of a fingerprint that a message shows
-
-
-class Key(Frozen):
-    """What a table is for: fingerprints of weights and samples, and all settings."""
-
-    model: str
-    samples: str
-    config: dict[str, Any]
 
 
 class FoldRow(Frozen):

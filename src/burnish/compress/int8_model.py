@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from burnish.compress.awq_table import Key
 from burnish.compress.calibrators import CALIBRATORS
 from burnish.compress.fingerprint import model_fingerprint, unsound
 from burnish.compress.fold import Fold, apply_fold, widened
@@ -18,6 +17,7 @@ from burnish.compress.int8_table import FoldRow, InputRow, Table, TriedRow
 from burnish.compress.ranges import ROWS, Seen, channels, inputs_of, ranges
 from burnish.compress.samples import Samples
 from burnish.compress.smooth import best, folds_in
+from burnish.compress.table_key import Key
 from burnish.errors import UserError
 from burnish.ops.int8_linear import of_weight
 from burnish.weight_format import IntWeights, fits

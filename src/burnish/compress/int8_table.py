@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from burnish.compress.awq_table import SHORT, Key
+from burnish.compress.table_key import SHORT, Key
 from burnish.errors import UserError
 from burnish.records import Frozen, read, write_text
 

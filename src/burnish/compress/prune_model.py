@@ -13,8 +13,9 @@ from torch import Tensor
 
 from burnish.compress.fingerprint import model_fingerprint
 from burnish.compress.importance import Importance, importance
-from burnish.compress.prune_table import Kept, Key, Table
+from burnish.compress.prune_table import Kept, Table
 from burnish.compress.samples import Samples
+from burnish.compress.table_key import Key
 from burnish.config import ModelConfig
 from burnish.encoders.config import EncoderConfig
 from burnish.encoders.tensors import encoder_shapes

@@ -26,6 +26,7 @@ from pydantic import Field
 from burnish.errors import UserError
 from burnish.mesh import Mesh, N
 from burnish.section import Section
+from burnish.techniques import lora
 from burnish.weight_format import IntWeights, fits, held_bytes, legal_groups
 from burnish.work import Block, Op, Work
 
@@ -34,17 +35,7 @@ if TYPE_CHECKING:
     from burnish.compress.samples import Samples
 
 # Operation of a layer -> its module there.
-MATRICES = {
-    "q": "attention.q",
-    "k": "attention.k",
-    "v": "attention.v",
-    "o": "attention.o",
-    "gate": "mlp.gate",
-    "up": "mlp.up",
-    "down": "mlp.down",
-    "expert_up": "mlp.up",
-    "expert_down": "mlp.down",
-}
+MATRICES = {**lora.MATRICES, "expert_up": "mlp.up", "expert_down": "mlp.down"}
 FAMILIES: dict[str, tuple[str, ...]] = {"activation": ("activation",), "duo": ("duo",), "both": ("activation", "duo")}
 
 
