@@ -55,7 +55,7 @@ LAYERS = (
     ("plan_timeline",),
     ("plan_bars", "plan_pareto", "plan_reasons", "plan_page"),
     ("apply", "planner", "recipe_price", "precision_list", "plan", "lock", "run_folder", "launch"),
-    ("train", "export", "serve", "measure", "measure_live"),
+    ("train", "export", "serve", "vision", "measure", "measure_live"),
     ("evaluation",),
     tuple(
         f"compress.{name}"
@@ -74,6 +74,7 @@ LAYERS = (
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
     ("run",),
     ("prove",),
+    ("practice",),
     (
         "streams",
         "show",
