@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from awq import HELD_OUT, LONG, NOVELS, TRAINED, as_floats, flat, window_perplexity
+from burnish.compress import awq_apply, awq_search
 from burnish.compress.sample_files import read_samples
 from burnish.compress.samples import Samples
 from burnish.data.cache import cache_folder
@@ -33,6 +34,7 @@ PEER = "llmcompressor==0.14.0.1"
 PYTHON = cache_folder() / "peers" / PEER.replace("==", "-") / "bin" / "python"
 # Model -> (group, rows, tokens a row, ratios of each of two families, rows to judge by)
 CASES = {"smollm2": (64, 4, LONG, 5, 8), str(TRAINED): (32, 16, 256, 10, 64)}
+LOADED = (awq_apply, awq_search)  # as the peer's modules are before its clock starts
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 

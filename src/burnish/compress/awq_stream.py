@@ -18,7 +18,7 @@ from burnish.models.experts import Experts
 from burnish.models.rotary import rotary_angles
 from burnish.models.view import view
 
-ROWS = 4  # of a batch
+ROWS = 2  # of a batch
 Watch = Callable[[str, int, Tensor], None]  # matrix, expert, what it reads [T, I]
 
 
