@@ -23,6 +23,7 @@ from burnish.techniques.precision import Config as Precision
 from burnish.techniques.zero import Config as Zero
 
 NAME = re.compile(r"\w[^/\\\x00-\x1f\x7f]{0,99}")
+BY_NAME = ("techniques", "compress.settings")  # sections of sections by a technique's name, which a change may open
 LARGEST_SEED = 2**63 - 1  # what a 64-bit signed integer holds: torch, numpy and the checkpoints take it
 
 
@@ -35,9 +36,7 @@ class Data(Section):
     train: tuple[str, ...]
     heldout: tuple[str, ...] = ()
     heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    tokenizer: str | None = (
-        None  # a tokenizer.json; None: that of train.init, else a BPE of model.vocab learned on `train`
-    )
+    tokenizer: str | None = None  # a tokenizer.json; None: that of train.init, else a BPE of model.vocab from `train`
     seq: int = Field(default=512, ge=2)
     text_field: str = "text"
     format: Literal["text", "chat"] = "text"
@@ -209,6 +208,8 @@ def replace(recipe: Recipe, changes: Mapping[str, Any], where: str = "override")
         *path, last = dotted.split(".")
         inner: Any = values
         for depth, key in enumerate(path):
+            if isinstance(inner, dict) and ".".join(path[:depth]) in BY_NAME:
+                inner.setdefault(key, {})
             if not isinstance(inner, dict) or not isinstance(inner.get(key), dict):
                 place = ".".join(path[:depth]) or "recipe"
                 sections = [k for k, v in inner.items() if isinstance(v, dict)] if isinstance(inner, dict) else []
