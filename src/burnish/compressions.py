@@ -53,6 +53,14 @@ COMPRESSIONS: tuple[Compression, ...] = (
 REFUSED: dict[frozenset[str], str] = {
     frozenset({"awq", "int8"}): "a file has matrices of one kind; leave one of the two out"
 }
+# What goes by another name here, so that whoever asks for it is told.
+ELSEWHERE: dict[str, str] = {
+    "rtn": "rounding to nearest is awq with method=rtn",
+    "smoothquant": "it is part of int8, as smooth=search or a strength",
+    "int4": "weights of 4 bits are awq, with method=rtn if they shall only be rounded",
+    "w4a16": "weights of 4 bits are awq",
+    "w8a8": "weights and activations of 8 bits are int8",
+}
 SHARD_BYTES = 5 * 2**30  # of a weight file
 NAMES = tuple(one.name for one in COMPRESSIONS)
 _DROP = re.compile(r"(-?\d+(?:\.\d+)?) *(%|percent|points?|)")
@@ -123,7 +131,7 @@ class Compress(Section):
             if pair <= set(self.technique):
                 raise ValueError(f"{' and '.join(sorted(pair))} do not go together: {reason}")
         if left := sorted(self.settings.keys() - set(self.technique)):
-            raise ValueError(f"settings of {left[0]}, which is not in technique")
+            raise ValueError(f"settings of {left[0]}, which is not in technique; name it there too")
         return self
 
     def chosen(self) -> list[tuple[Compression, Any]]:
@@ -133,10 +141,10 @@ class Compress(Section):
 
 
 def named(name: str) -> Compression:
-    """A technique by its name. Raises ValueError naming the nearest."""
+    """A technique by its name. Raises ValueError saying how it is called here, or naming the nearest."""
     found = next((one for one in COMPRESSIONS if one.name == name), None)
     if found is None:
-        raise ValueError(f"no technique {name!r}; {nearest(name, NAMES)}")
+        raise ValueError(f"no technique {name!r}; {ELSEWHERE.get(name.lower()) or nearest(name, NAMES)}")
     return found
 
 
@@ -184,15 +192,19 @@ def planned_bytes(compress: Compress, model: ModelConfig, dtype: str, work: Work
 def by_technique(names: Sequence[str], changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """`group` -> 64 and `awq.group` -> 64 as settings of a technique; the first form where only one is used.
 
-    Raises UserError naming the key that is nobody's.
+    Raises UserError naming the technique that there is not, or the key that is nobody's.
     """
+    try:
+        fields = {name: named(name).module.Config.model_fields for name in names}
+    except ValueError as error:
+        raise UserError(f"compress: {error}") from None
     found: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         name, _, inner = key.rpartition(".")
         if not name:
-            owners = [one for one in names if one in NAMES and inner in named(one).module.Config.model_fields]
+            owners = [one for one in names if inner in fields[one]]
             if len(owners) != 1:
-                known = sorted(k for one in names if one in NAMES for k in named(one).module.Config.model_fields)
+                known = sorted(key for own in fields.values() for key in own)
                 said = f"is a key of {' and '.join(owners)}; write TECHNIQUE.{key}" if owners else nearest(key, known)
                 raise UserError(f"{key}: {said}")
             name = owners[0]

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from burnish.compress import costs, judged_ranges
+from burnish.compress import costs, coverage, judged_ranges
 from burnish.compress.divergence import Probe, Seen, TokenProbe, VectorProbe
 from burnish.compress.judging import metric_of, readable
 from burnish.compress.passes import Compressed, run_passes
 from burnish.compress.representative import LOOKED_AT, check_likely, surprise
-from burnish.compress.sample_files import cut, evenly, read_samples, row_length, token_lists
+from burnish.compress.sample_files import check_texts, cut, evenly, read_samples, row_length, token_lists
 from burnish.compress.samples import Samples
 from burnish.compress.sensitivity import parts_of
 from burnish.compress.subject import Subject
@@ -89,7 +89,7 @@ def compress(
         judged_on, _ = read_samples(subject.checkpoint, asked.text, LOOKED_AT, asked.length, asked.text_field)
         for table in made.tables.values():
             flow.notes += judged_ranges.told(table, made.model, judged_on)
-    flow.notes += told(chosen, made)
+    flow.notes += told(chosen, made) + [note for table in made.tables.values() for note in coverage.told(table)]
     made, judged, seen, parts = _judged(flow, judge, made)
     verified = _verdict(flow, judge, made, judged, seen, parts)
     if not judged.within:
@@ -119,6 +119,8 @@ def _prepared(flow: Flow) -> tuple[Samples, Judge]:
         likely = surprise(subject.model, samples.first(LOOKED_AT))
         judged = probe.itself.above.sum() / max(probe.itself.below.sum(), 1.0)
         flow.notes += check_likely(likely, float(judged), subject.config.vocab, ", ".join(sources))
+    elif asked.text:
+        flow.notes += check_texts(subject.checkpoint, sources, asked.text, asked.text_field)
     flow.timed("judge", began)
     return samples, judge
 
@@ -130,7 +132,7 @@ def probe_of(subject: Subject, asked: Compress, samples: Samples) -> Probe:
     """
     if not subject.decoder:
         embedder = replace(Embedder.of(subject.checkpoint, subject.device), model=subject.model)  # type: ignore[arg-type]
-        texts = Texts.open(asked.text or asked.calibrate).documents()
+        texts = Texts.open(asked.text or asked.calibrate, asked.text_field).documents()
         lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
         return VectorProbe(embedder, lines[:TEXTS])
     if not asked.text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from burnish.compress.representative import check_words
 from burnish.compress.samples import Samples
 from burnish.data.chat import Conversations
 from burnish.data.chat_tokens import ChatTokenizer
@@ -22,6 +23,7 @@ from burnish.load.encoder import is_encoder, load_encoder_config
 from burnish.load.model import TRAINED_LENGTH, config_of
 from burnish.load.sentence_folder import pooling_of
 
+PIECES = 256  # of text that an encoder's words are counted in
 ROWS, LENGTH = 128, 512  # as the papers calibrate: Lin et al. 2023 (section 5.1) and its code
 CONVERSATION = ({"messages"}, {"conversations"}, {"prompt", "completion"})  # a line with all keys of one is one
 
@@ -109,6 +111,20 @@ def _reader(checkpoint: Checkpoint, chat: bool) -> Callable[[Texts], list[list[i
     )
     both = ChatTokenizer(tokenizer, template, "all")
     return lambda texts: [framed.ids.tolist() for framed in both.framed(Conversations(texts).documents())]
+
+
+def check_texts(
+    checkpoint: Checkpoint, sources: Sequence[str], judged: Sequence[str], field: str = "text"
+) -> tuple[str, ...]:
+    """What a person should know where an encoder's tokenizer finds fewer words in the calibration text than in the judged.
+
+    Both are looked at in pieces of one length, as short as the encoder's limit, so that none is cut.
+    """
+    encoder, size = encoder_tokenizer(checkpoint), pooling_of(checkpoint, load_encoder_config(checkpoint)).limit
+    both = [" ".join(_lines(Texts.open(files, field)))[: size * PIECES] for files in (sources, judged)]
+    pieces = [[text[at : at + size] for at in range(0, len(text), size)] for text in both]
+    tokens = [sum(len(text.ids) for text in encoder.encode(own)) for own in pieces]
+    return check_words(*pieces, (tokens[0], tokens[1]), ", ".join(sources))
 
 
 def _lines(texts: Texts) -> list[str]:
