@@ -16,7 +16,7 @@ from burnish import passes
 from burnish.compressions import Compress
 from burnish.config import ModelConfig
 from burnish.errors import UserError, nearest
-from burnish.section import Section, explain
+from burnish.section import Section, explain, with_changes
 from burnish.techniques.checkpointing import Config as Checkpointing
 from burnish.techniques.pipeline import check_rows
 from burnish.techniques.precision import Config as Precision
@@ -203,19 +203,7 @@ def build(values: Mapping[str, Any], where: str) -> Recipe:
 
 def replace(recipe: Recipe, changes: Mapping[str, Any], where: str = "override") -> Recipe:
     """A variant: `replace(recipe, {"model.layers": 4})`. All changes are applied, then the whole is validated once."""
-    values = recipe.model_dump()
-    for dotted, value in changes.items():
-        *path, last = dotted.split(".")
-        inner: Any = values
-        for depth, key in enumerate(path):
-            if isinstance(inner, dict) and ".".join(path[:depth]) in BY_NAME:
-                inner.setdefault(key, {})
-            if not isinstance(inner, dict) or not isinstance(inner.get(key), dict):
-                place = ".".join(path[:depth]) or "recipe"
-                sections = [k for k, v in inner.items() if isinstance(v, dict)] if isinstance(inner, dict) else []
-                raise UserError(f"{where}: {dotted}: {place} has no section {key!r}; {nearest(key, sections)}")
-            inner = inner[key]
-        inner[last] = value
+    values = with_changes(recipe.model_dump(), changes, where, BY_NAME)
     _rederive(values, changes)
     return build(values, where)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -61,3 +62,25 @@ def explain(error: ValidationError, kind: type[BaseModel], where: str) -> UserEr
 def _given(value: Any) -> str:
     text = repr(value)
     return "" if isinstance(value, dict | BaseModel) or len(text) > 60 else f", not {text}"
+
+
+def with_changes(
+    values: dict[str, Any], changes: Mapping[str, Any], where: str, by_name: Container[str] = ()
+) -> dict[str, Any]:
+    """Nested settings with others at dotted paths; sections below `by_name` are made where they are missing.
+
+    Raises UserError naming the section that is not there.
+    """
+    for dotted, value in changes.items():
+        *path, last = dotted.split(".")
+        inner: Any = values
+        for depth, key in enumerate(path):
+            if isinstance(inner, dict) and ".".join(path[:depth]) in by_name:
+                inner.setdefault(key, {})
+            if not isinstance(inner, dict) or not isinstance(inner.get(key), dict):
+                place = ".".join(path[:depth]) or "recipe"
+                sections = [k for k, v in inner.items() if isinstance(v, dict)] if isinstance(inner, dict) else []
+                raise UserError(f"{where}: {dotted}: {place} has no section {key!r}; {nearest(key, sections)}")
+            inner = inner[key]
+        inner[last] = value
+    return values
