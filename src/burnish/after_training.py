@@ -45,6 +45,7 @@ def _compress(recipe: Recipe, place: RunFolder, found: Found, screen: Screen) ->
     own: dict[str, Any] = {
         "calibrate": recipe.compress.calibrate or recipe.data.train,
         "text_field": recipe.data.text_field,
+        "tp": recipe.compress.tp or recipe.parallel.tp,
     }
     if not (recipe.compress.text or recipe.compress.task):
         own["text"] = recipe.data.heldout

@@ -30,6 +30,8 @@ class Options:
     length: Annotated[int, Option(help="Tokens of a row.")] = 512
     tokens: Annotated[int, Option(help="Tokens to judge on.")] = 16384
     text_field: Annotated[str, Option(help="Key or column that holds the text.")] = "text"
+    reader: Annotated[str | None, Option("--for", help="Server that shall read the folder: vllm.")] = None
+    tp: Annotated[int | None, Option(help="Cards that the server divides the model over.")] = None
     state: Annotated[Path | None, Option(help="Folder from which a killed search goes on.")] = None
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False
 

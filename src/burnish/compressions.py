@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -20,9 +20,10 @@ from burnish.errors import UserError, nearest
 from burnish.mesh import Mesh
 from burnish.pruned_sizes import pruned_config
 from burnish.section import Section, explain
+from burnish.served_slices import check_served
 from burnish.techniques import awq, int8, prune
 from burnish.tensors import links
-from burnish.weight_format import file_bytes, fits, module_of
+from burnish.weight_format import IntWeights, compressed_links, file_bytes, fits, module_of
 from burnish.work import Work
 
 
@@ -72,7 +73,7 @@ class Compress(Section):
     `calibrate`: text that activations are looked at on; `text`: that it is judged on, or `task`: labelled examples. `rows` of
     `length` tokens calibrate, `tokens` judge. `max_drop`: percent of a perplexity, points of an accuracy; None accepts all,
     less than 0 asks for a gain. `fallback` mixed keeps the fewest parts as they were so that the budget is met. `settings`: by
-    technique.
+    technique. `reader`: the server that shall read the folder, on `tp` cards (None: in a recipe those of parallel.tp, else one).
     """
 
     technique: tuple[str, ...] = ()
@@ -88,6 +89,8 @@ class Compress(Section):
     length: int = Field(default=512, ge=2)
     tokens: int = Field(default=16384, ge=64)
     text_field: str = "text"  # of .jsonl and .parquet files
+    tp: int | None = Field(default=None, ge=1, le=1024)
+    reader: Literal["vllm"] | None = None
     state: Path | None = None  # where a search goes on from after a kill; None: the cache
 
     @property
@@ -167,26 +170,48 @@ def asked(values: Mapping[str, Any], where: str = "compress") -> Compress:
         ) from None  # what no single key is at fault of
 
 
-def planned_bytes(compress: Compress, model: ModelConfig, dtype: str, work: Work) -> int:
-    """Bytes of the weight files that a compressed decoder will have, where no part has to be kept as it was.
+@dataclass(frozen=True)
+class Planned:
+    """What files a compressed decoder will have, where no part has to be kept as it was; `notes` on what will read them."""
 
-    `work` is the description of a row, `dtype` that of files which a technique does not decide. Raises as the techniques do.
+    model: ModelConfig
+    scheme: IntWeights | None
+    keep: tuple[str, ...]
+    dtype: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Of its weight files."""
+        if self.scheme is None:
+            return layout.weight_bytes(self.model, self.dtype, False, SHARD_BYTES)
+        return file_bytes(self.model, self.scheme, SHARD_BYTES, self.kept)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The modules that `keep` leaves alone."""
+        return frozenset(name for link in links(self.model) if (name := module_of(link)) and fits(name, self.keep))
+
+
+def planned(compress: Compress, model: ModelConfig, dtype: str, work: Work) -> Planned:
+    """What is asked of a decoder, checked before any work.
+
+    `work` is the description of a row, `dtype` that of files which a technique does not decide. Raises as the techniques do,
+    and UserError for a family without such files and for what is asked to read them and cannot.
     """
-    mesh, scheme, keep = Mesh(), None, ()
+    mesh, made = Mesh(), Planned(model, None, (), dtype)
     for technique, config in compress.chosen():
         technique.module.check(config, work, mesh)
         if technique.name == "prune":
-            model = pruned_config(model, prune.decide(config, work))
+            made = replace(made, model=pruned_config(made.model, prune.decide(config, work)))
         work = technique.module.predict(config, work, mesh)
-        scheme, dtype, keep = (
-            getattr(config, "scheme", None),
-            getattr(config, "dtype", dtype),
-            getattr(config, "keep", ()),
-        )
-    if scheme is None:
-        return layout.weight_bytes(model, dtype, False, SHARD_BYTES)
-    kept = frozenset(name for link in links(model) if (name := module_of(link)) and fits(name, tuple(keep)))
-    return file_bytes(model, scheme, SHARD_BYTES, kept)
+        scheme, keep = getattr(config, "scheme", None), tuple(getattr(config, "keep", ()))
+        made = replace(made, scheme=scheme, keep=keep, dtype=getattr(config, "dtype", made.dtype))
+    if made.scheme is not None:
+        tuple(compressed_links(made.model, made.kept))
+        notes = check_served(made.model, made.scheme, made.keep, compress.tp or 1, compress.reader)
+        made = replace(made, notes=notes)
+    return made
 
 
 def by_technique(names: Sequence[str], changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 from burnish import apply, layout, precision_list, simulate
-from burnish.compressions import planned_bytes
+from burnish.compressions import planned
 from burnish.describe import SAVED_TABLE, Shapes, describe, shapes_of
 from burnish.describe import batch_arithmetic as batch_arithmetic
 from burnish.hardware import GIB, Chip, chip, detect
@@ -95,7 +95,8 @@ def file_bytes(recipe: Recipe) -> int:
 def compressed_bytes(recipe: Recipe) -> int:
     """Bytes of the weight files of the compressed model, where the recipe asks for one and no part is kept as it was."""
     work = describe(recipe.model, Shapes(rows=1, seq=recipe.compress.length))
-    return planned_bytes(recipe.compress, recipe.model, recipe.export.dtype, work)
+    asked = recipe.compress.model_copy(update={"tp": recipe.compress.tp or recipe.parallel.tp})
+    return planned(asked, recipe.model, recipe.export.dtype, work).bytes
 
 
 def _step(recipe: Recipe, work: Work, device: Chip) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from burnish.compress import costs, coverage, judged_ranges
 from burnish.compress.divergence import Probe, Seen, TokenProbe, VectorProbe
 from burnish.compress.judging import metric_of, readable
-from burnish.compress.passes import Compressed, run_passes
+from burnish.compress.passes import Compressed, described, run_passes
 from burnish.compress.representative import LOOKED_AT, check_likely, surprise
 from burnish.compress.sample_files import check_texts, cut, evenly, read_samples, row_length, token_lists
 from burnish.compress.samples import Samples
@@ -24,7 +24,8 @@ from burnish.compress.sensitivity import parts_of
 from burnish.compress.subject import Subject
 from burnish.compress.verify import Judge, OverBudget, Suffering, keep_fewest, suffering
 from burnish.compress.written import OURS, kept_in, predicted_bytes, source_bytes, write_model
-from burnish.compressions import Compress, Compression
+from burnish.compressions import Compress, Compression, planned
+from burnish.config import ModelConfig
 from burnish.data.text import Texts
 from burnish.errors import UserError
 from burnish.export.folder import refuse_foreign
@@ -80,7 +81,7 @@ def compress(
     if not chosen:
         raise UserError("compress: no technique is named, so there is nothing to do")
     refuse_foreign(out, lambda name: re.fullmatch(OURS, name) is not None)
-    flow = Flow(subject, asked, chosen, screen or Silent(), notes=list(subject.notes))
+    flow = Flow(subject, asked, chosen, screen or Silent(), notes=[*subject.notes, *_checked(subject, asked)])
     samples, judge = _prepared(flow)
     began = time.monotonic()
     made = run_passes(chosen, subject, samples, flow.screen.task, asked.state)
@@ -98,6 +99,16 @@ def compress(
     verified = write_model(subject, made, verified, out, flow.seconds, tables(chosen, made))
     flow.timed("write and read again", began)
     return verified, flow.seconds
+
+
+def _checked(subject: Subject, asked: Compress) -> tuple[str, ...]:
+    """Refuse what could not be written or read before anything is searched for; gives notes on what will read it."""
+    if isinstance(subject.config, ModelConfig):
+        work = described(subject.config, row_length(subject.checkpoint, asked.length))
+        return planned(asked, subject.config, subject.stored, work).notes
+    if asked.reader or (asked.tp or 1) > 1:
+        raise UserError(f"compress: {subject.name} is an encoder; --for and --tp are about servers of decoders")
+    return ()
 
 
 def _prepared(flow: Flow) -> tuple[Samples, Judge]:
