@@ -1,4 +1,4 @@
-"""Costs of a model: bytes of its weights in memory, and the time of a forward beside another model's."""
+"""Costs of a model: bytes and matrices of its weights, and the time of a forward beside another model's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+
+from burnish.weight_format import MATRICES
 
 REPEATS = 5
 
@@ -19,6 +21,12 @@ def held_bytes(model: nn.Module) -> int:
         storage = tensor.untyped_storage()
         seen[storage.data_ptr(), storage.nbytes()] = storage.nbytes()
     return sum(seen.values())
+
+
+def integer_matrices(model: nn.Module) -> tuple[int, int]:
+    """(matrices of the layers that are integers, all that could be); those of a layer's experts count as one."""
+    own = [module for name, module in model.named_modules() if name.split(".", 2)[-1] in MATRICES]
+    return sum(hasattr(module, "dequantized") for module in own), len(own)
 
 
 @torch.no_grad()

@@ -207,7 +207,8 @@ def _verdict(
     flow: Flow, judge: Judge, made: Compressed, judged: Judged, seen: Seen, parts: tuple[Part, ...]
 ) -> Verified:
     """All that is known of the compressed model before it is written."""
-    subject = flow.subject
+    subject, (integers, matrices) = flow.subject, costs.integer_matrices(made.model)
+    counted = () if made.scheme is None else (f"{integers} of {matrices} matrices of the layers are integers",)
     return Verified(
         model=subject.name,
         techniques=tuple(technique.name for technique, _ in flow.chosen),
@@ -227,7 +228,7 @@ def _verdict(
         agreement=dict(readable(seen)),
         parts=parts,
         divergence_unit=judge.probe.unit,
-        notes=tuple(flow.notes),
+        notes=(*counted, *flow.notes),
     )
 
 

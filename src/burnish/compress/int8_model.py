@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,22 @@ def _inputs(
     if settings["activations"] != "static":
         return (), ()
     seen, own = ranges(model, samples, divided, rows), inputs_of(model)
+    check_reached(own, seen)
     percent, calibrator = settings["percent"], settings["calibrator"]
     chosen, tried = dict.fromkeys(map(kind_of, seen), calibrator), tuple[TriedRow, ...]()
     if calibrator == "search":
         chosen, tried = choose(model, samples, seen, percent, divided)
     return tuple(_input(name, own[name], one, chosen[kind_of(name)], percent) for name, one in seen.items()), tried
+
+
+def check_reached(wanted: Iterable[str], seen: Mapping[str, Seen]) -> None:
+    """Raises UserError naming the tensors that no sample reached: what has no range gets no scale."""
+    if unseen := [name for name in wanted if name not in seen or not seen[name].histogram.seen]:
+        more = f" and {len(unseen) - 1} more tensors" if len(unseen) > 1 else ""
+        raise UserError(
+            f"{unseen[0]}{more}: no sample reached what it reads, so that no range is known; leave it as it is with keep, or "
+            "use activations=dynamic"
+        )
 
 
 def _input(name: str, matrices: tuple[str, ...], seen: Seen, calibrator: str, percent: float) -> InputRow:

@@ -124,7 +124,7 @@ def check_texts(
     both = [" ".join(_lines(Texts.open(files, field)))[: size * PIECES] for files in (sources, judged)]
     pieces = [[text[at : at + size] for at in range(0, len(text), size)] for text in both]
     tokens = [sum(len(text.ids) for text in encoder.encode(own)) for own in pieces]
-    return check_words(*pieces, (tokens[0], tokens[1]), ", ".join(sources))
+    return check_words(pieces[0], pieces[1], (tokens[0], tokens[1]), ", ".join(sources))
 
 
 def _lines(texts: Texts) -> list[str]:

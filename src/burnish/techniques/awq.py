@@ -59,12 +59,15 @@ class Config(Section):
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError for a group that does not divide every matrix's inputs, and for a model of several ranks."""
+    """Raises UserError for a group that does not divide the inputs of a matrix, for `keep` that leaves nothing to do, and for a
+    model of several ranks."""
     if np.any(mesh.world > 1):
         raise UserError(f"techniques.awq: a model is compressed on one rank, not on {mesh.world}; train, then compress")
-    sizes = tuple(sorted({int(op.shapes[0][1]) for block in work.blocks for op in block.ops if op.name in MATRICES}))
-    if not sizes:
+    if not _matrices(work):
         raise UserError("techniques.awq: the model has no matrix that is compressed; a decoder has")
+    check_left(config, work, "awq")
+    left = [op for block, op in _matrices(work) if kept_layers(config, op, block.layers) < block.layers]
+    sizes = tuple(sorted({int(op.shapes[0][1]) for op in left}))
     if config.group > 0 and (odd := [size for size in sizes if size % config.group]):
         raise UserError(
             f"techniques.awq.group {config.group} does not divide {odd[0]} inputs of a matrix; {legal_groups(sizes)}"
@@ -90,6 +93,19 @@ def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
 
     made = work.edit(edit)
     return replace(made, gathered=made.gathered + held)
+
+
+def check_left(config: Config, work: Work, name: str) -> None:
+    """Raises UserError where `keep` fits every matrix: a folder as large as before would be no success."""
+    counts = [(block.layers, kept_layers(config, op, block.layers)) for block, op in _matrices(work)]
+    if all(layers == kept for layers, kept in counts):
+        raise UserError(
+            f"techniques.{name}.keep {list(config.keep)} fits every matrix, so that none would be compressed"
+        )
+
+
+def _matrices(work: Work) -> list[tuple[Block, Op]]:
+    return [(block, op) for block in work.blocks for op in block.ops if op.name in MATRICES]
 
 
 def kept_layers(config: Config, op: Op, layers: N) -> int:

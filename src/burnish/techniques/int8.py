@@ -69,7 +69,8 @@ class Config(Section):
 
 
 def check(config: Config, work: Work, mesh: Mesh) -> None:
-    """Raises UserError for a model of several ranks, one without matrices and one with experts, and a strength beyond 0 to 1."""
+    """Raises UserError for a model of several ranks, one without matrices and one with experts, a strength beyond 0 to 1,
+    and `keep` that leaves nothing to do."""
     if np.any(mesh.world > 1):
         raise UserError(
             f"techniques.int8: a model is compressed on one rank, not on {mesh.world}; train, then compress"
@@ -81,6 +82,8 @@ def check(config: Config, work: Work, mesh: Mesh) -> None:
         raise UserError("techniques.int8: experts have no 8-bit products here; awq compresses their weights")
     if not names & awq.MATRICES.keys():
         raise UserError("techniques.int8: the model has no matrix that is compressed; a decoder or encoder has")
+    same: Any = config
+    awq.check_left(same, work, "int8")
 
 
 def predict(config: Config, work: Work, mesh: Mesh, table: Any = None) -> Work:
