@@ -8,6 +8,7 @@ from pathlib import Path
 
 from burnish.errors import UserError, nearest
 from burnish.load.hub import parse, snapshot
+from burnish.load.image_sets import BRAIN, IMAGE_SETS, image_set
 from burnish.load.labelled_sets import SETS, LabelledSet, labelled
 from burnish.load.wheels import Progress, fetched, model_named, shipped_models
 
@@ -21,9 +22,13 @@ def fetch(name: str, check: bool = False, progress: Progress | None = None) -> I
         return _shipped(name, fetched(name, check=check, progress=progress))
     if name in SETS:
         return _set(SETS[name], labelled(SETS[name]))
+    if name in IMAGE_SETS or name == BRAIN:
+        return _scans([name] if name in IMAGE_SETS else list(IMAGE_SETS), progress)
     if asked := parse(name):
         return _hub(name, snapshot(*asked, renew=check))
-    raise UserError(f"fetch {name!r}: {nearest(name, [*shipped_models(), *SETS])}; or ORG/NAME[@REVISION] of the hub")
+    raise UserError(
+        f"fetch {name!r}: {nearest(name, [*shipped_models(), *SETS, BRAIN])}; or ORG/NAME[@REVISION] of the hub"
+    )
 
 
 def _shipped(name: str, place: Path) -> Iterator[str]:
@@ -40,6 +45,15 @@ def _set(own: LabelledSet, place: Path) -> Iterator[str]:
     yield from _line("where:", str(place))
     yield from _line("licence:", own.licence)
     yield from _following((f"burnish eval minilm --task {place}",))
+
+
+def _scans(names: list[str], progress: Progress | None) -> Iterator[str]:
+    for name in names:
+        (image, label), *_ = image_set(name, progress=progress)
+        yield from _line("scans:", f"{name}: {IMAGE_SETS[name].about}")
+        yield from _line("where:", f"{image.parent}: {image.name}, {label.name}")
+        yield from _line("licence:", IMAGE_SETS[name].licence)
+    yield from _following(("burnish run brain-extraction", "burnish run brain-regions"))
 
 
 def _hub(name: str, place: Path) -> Iterator[str]:
