@@ -49,6 +49,10 @@ class Probe(Protocol):
         """The model held against itself."""
         ...
 
+    def run(self, model: nn.Module) -> object:
+        """Run a model over the inputs; what it gives is not looked at."""
+        ...
+
     def seen(self, model: nn.Module) -> Seen:
         """A model held against it. Raises UserError when its outputs are not finite."""
         ...
@@ -62,7 +66,7 @@ class TokenProbe:
     def __init__(self, model: nn.Module, samples: Samples, batch: int = 4) -> None:
         self.samples, self.batch = samples, batch
         self._head = model.get_parameter("head.weight").detach()
-        self._hidden = [_hidden(model, ids, mask) for ids, mask in samples.batches(batch)]
+        self._hidden = self.run(model)
         self._itself: Seen | None = None
 
     @property
@@ -72,10 +76,13 @@ class TokenProbe:
             self._itself = self._held(self._head, self._hidden)
         return self._itself
 
+    def run(self, model: nn.Module) -> list[Tensor]:
+        """Hidden states of the rows, [T, H] a batch."""
+        return [_hidden(model, ids, mask) for ids, mask in self.samples.batches(self.batch)]
+
     def seen(self, model: nn.Module) -> Seen:
         """KL divergence and nats of another model on the same rows."""
-        hidden = [_hidden(model, ids, mask) for ids, mask in self.samples.batches(self.batch)]
-        return self._held(_head(model), hidden)
+        return self._held(_head(model), self.run(model))
 
     @torch.no_grad()
     def _held(self, head: Tensor, theirs: Sequence[Tensor]) -> Seen:
@@ -129,9 +136,13 @@ class VectorProbe:
         self.unit = "nats per text" if self._classes else "1 - cosine"
         self._own = self._made(embedder.model)
 
-    def _made(self, model: nn.Module) -> Sums:
+    def run(self, model: nn.Module) -> NDArray[np.float32]:
+        """Vectors, or scores, of the texts."""
         other = replace(self._embedder, model=model)  # type: ignore[arg-type]
-        made = other.classify(self._texts) if self._classes else other.embed(self._texts)
+        return other.classify(self._texts) if self._classes else other.embed(self._texts)
+
+    def _made(self, model: nn.Module) -> Sums:
+        made = self.run(model)
         if not np.isfinite(made).all():
             raise UserError("the compressed model's vectors are not finite")
         return made.astype(np.float64)

@@ -7,7 +7,6 @@ within these. What lies outside of such parts and was changed (embedding, head) 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from burnish.compress.divergence import Probe
+from burnish.compress.from_layer import FromLayer, tree
 
 HALVES = (("attention", ("attention_norm", "attention")), ("mlp", ("mlp_norm", "mlp")))
 
@@ -26,6 +26,12 @@ class Exchange:
 
     name: str
     modules: tuple[str, ...]
+
+    @property
+    def layer(self) -> int | None:
+        """The number of the layer it lies in; None outside of layers."""
+        first, number, *_ = [*self.modules[0].split("."), ""]
+        return int(number) if first == "layers" else None
 
 
 def parts_of(own: nn.Module, compressed: nn.Module) -> list[Exchange]:
@@ -83,20 +89,12 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 def mixed(base: nn.Module, other: nn.Module, exchanged: Sequence[Exchange]) -> nn.Module:
     """`base` with some parts of `other`; both stay as they are and share their tensors with the result."""
-    made = _tree(base)
+    made = tree(base)
     for part in exchanged:
         for name in part.modules:
             where, _, last = name.rpartition(".")
             setattr(made.get_submodule(where), last, other.get_submodule(name))
     return made.eval()
-
-
-def _tree(module: nn.Module) -> nn.Module:
-    """The same modules in a tree of its own, whose branches can be exchanged."""
-    made = copy.copy(module)
-    made.__dict__ = dict(module.__dict__)
-    made._modules = {name: child if child is None else _tree(child) for name, child in module._modules.items()}
-    return made
 
 
 def alone(
@@ -106,10 +104,14 @@ def alone(
     probe: Probe,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[float]:
-    """How far the output moves when one part after another is the only one that is compressed."""
-    found = []
+    """How far the output moves when one part after another is the only one that is compressed.
+
+    Each runs from the layer on that it changes, as the layers before it are `own`'s.
+    """
+    found, walk = [], FromLayer(own, probe.run)
     for done, part in enumerate(parts, 1):
-        found.append(probe.seen(mixed(own, compressed, [part])).divergence)
+        changed = mixed(own, compressed, [part])
+        found.append(probe.seen(walk.shortened(changed, part.layer or 0)).divergence)
         if progress:
             progress(done, len(parts))
     return found
