@@ -14,7 +14,7 @@ from tree import Source, sources
 # that stands apart from its folder: techniques use what compress measures, and compress holds what joins techniques.
 LAYERS = (
     ("__init__", "errors"),
-    ("tables", "units", "markup", "section", "mesh", "placement", "models", "verified"),
+    ("tables", "units", "markup", "section", "mesh", "placement", "models", "verified", "speculation"),
     (
         "rope_scaling",
         "config",
@@ -91,6 +91,7 @@ LAYERS = (
         "streams",
         "show",
         "cli_plan",
+        "cli_practice",
         "cli_hardware",
         "cli_models",
         "cli_eval",

@@ -18,6 +18,8 @@ from burnish.cli_launch import Nproc, Restarts, launch, run_words, start_here
 from burnish.cli_models import register as register_models
 from burnish.cli_plan import Options as PlanOptions
 from burnish.cli_plan import plan
+from burnish.cli_practice import Options as PracticeOptions
+from burnish.cli_practice import practice
 from burnish.cli_record import verb
 from burnish.cli_serve import Options as ServeOptions
 from burnish.cli_serve import serve
@@ -49,6 +51,7 @@ app.command("eval")(evaluate)
 app.command("embed")(embed)
 app.command("compress")(verb(compress, CompressOptions))
 app.command("launch")(launch)
+app.command("practice")(verb(practice, PracticeOptions))
 app.command("serve")(verb(serve, ServeOptions))
 register_models(app)
 
