@@ -64,11 +64,12 @@ class Step(Frozen):
 
 
 class Evaluation(Frozen):
-    """One pass over the held-out text."""
+    """One pass over what is held out: bits per byte of text, or the score of labelled images, higher being better."""
 
     step: int
     loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None = None
+    score: float | None = None
 
 
 class Sample(Frozen):

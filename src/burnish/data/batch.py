@@ -52,6 +52,11 @@ class Batch:
         )
 
     @property
+    def input_count(self) -> int:
+        """Tokens that go in."""
+        return self.ids.size
+
+    @property
     def label_count(self) -> int:
         """Number of labels that count in the loss."""
         return int(np.count_nonzero(self.labels != IGNORED))

@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from burnish.crew import ALONE, Crew
-from burnish.data.batch import Batch
 from burnish.errors import BurnishError, PartlyDone, Stopped, UserError
 from burnish.records import Evaluation, Step
 from burnish.train.diverged import bad_parameter_of, first_bad_of
@@ -31,22 +30,31 @@ SHOWN_STEPS = 20  # that the speed on the screen is the mean of
 RESUME = "run the same command again to go on"
 
 
+class Heldout(NamedTuple):
+    """What an evaluation gives: the loss that the best weights are chosen by, and how good that is in the user's terms."""
+
+    loss: float
+    bits_per_byte: float | None = None
+    score: float | None = None
+
+
 @dataclass(frozen=True)
 class Job:
     """What the loop needs to know. Steps count from 1; `batches(n)` and `lr(n)` take the number n of steps done before.
 
-    `evaluate` gives nats per token and bits per byte; it is called every `eval_every` steps and at the end (0: only
-    then). Checkpoints are written every `checkpoint_every` steps, at the end, and after the best evaluation so far.
+    `evaluate` gives the loss on what is held out, with bits per byte of text or a score; it is called every `eval_every`
+    steps and at the end (0: only then). Checkpoints are written every `checkpoint_every` steps, at the end, and after the
+    best evaluation so far.
     `identity` holds the settings without which a checkpoint must not be resumed.
     """
 
     steps: int
-    batches: Callable[[int], list[Batch]]
+    batches: Callable[[int], list[Any]]
     lr: Callable[[int], float]
     folder: Path
     global_batch: int
     identity: Mapping[str, Any]
-    evaluate: Callable[[], tuple[float, float]] | None = None
+    evaluate: Callable[[], Heldout | tuple[float, float]] | None = None
     eval_every: int = 0
     checkpoint_every: int = 0
     keep: int = 2
@@ -243,12 +251,12 @@ class _Run:
 
     def _evaluate(self, state: State) -> State:
         assert self.job.evaluate is not None
-        loss, bits_per_byte = self.job.evaluate()
-        record = Evaluation(step=state.step, loss=loss, bits_per_byte=bits_per_byte)
+        found = Heldout(*self.job.evaluate())
+        record = Evaluation(step=state.step, **found._asdict())
         self._note(record)
         self._agreed(state)
         self.hooks.evaluated(record)
-        best = Best(state.step, loss) if state.best is None or loss < state.best.loss else state.best
+        best = Best(state.step, found.loss) if state.best is None or found.loss < state.best.loss else state.best
         return replace(state, evaluated=state.step, best=best)
 
     def _save(self, state: State) -> None:

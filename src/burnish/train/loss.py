@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -35,8 +37,12 @@ class LanguageModelLoss(nn.Module):
         return chunked_cross_entropy(hidden, weight, labels, self.chunk, self.vocabulary)
 
 
-def batch_tensors(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None, Pieces | None]:
-    """The arguments of `LanguageModelLoss` for one batch. Rows of one piece count their positions in the model."""
+def batch_tensors(batch: Any, device: torch.device) -> tuple[Any, ...]:
+    """The arguments of a loss for one batch. Rows of one piece count their positions in the model; a batch that is not one
+    of rows has its own `tensors(device)`."""
+    if not isinstance(batch, Batch):
+        made: tuple[Any, ...] = batch.tensors(device)
+        return made
     ids, labels = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.labels))
     if batch.segments is None:
         return ids, labels, None, None

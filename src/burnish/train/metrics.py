@@ -45,7 +45,7 @@ class MetricsLog:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); free space") from None
         if self._board is not None:
-            for key in values.keys() - {"step"}:
+            for key in {name for name, value in values.items() if value is not None} - {"step"}:
                 self._board.add_scalar(f"{kind}/{key}", values[key], record.step)
 
     def flush(self) -> None:

@@ -187,7 +187,7 @@ def one_step(trainable: Trainable, clip: float, micros: list[Batch], lr: float) 
     Raises NonFiniteError, on every rank, when the loss or the norm is not finite.
     """
     optimizer, ranks = trainable.optimizer, trainable.ranks
-    counted, inputs = sum(batch.label_count for batch in micros), sum(batch.ids.size for batch in micros)
+    counted, inputs = sum(batch.label_count for batch in micros), sum(batch.input_count for batch in micros)
     try:
         total = gradients_of(trainable, micros)
         if (counted or not ranks.alone) and not begun(optimizer):
