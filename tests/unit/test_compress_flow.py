@@ -85,8 +85,8 @@ def test_a_mixed_model_meets_the_budget_and_says_what_was_kept(capsys):
     assert 0 < len(kept) < 10
     assert f"kept as they were: {', '.join(kept)}" in " ".join(capsys.readouterr().out.split())
     assert found["judged"]["drop"] <= 0.3
-    size = next(cost for cost in found["costs"] if cost["key"] == "file.bytes")
-    assert size["predicted"] == size["compressed"]
+    for size in found["costs"][:2]:
+        assert size["predicted"] == size["compressed"], size["key"]
     model, _ = load_model(open_folder("small"))
     for name, module in model.named_modules():
         if name.endswith((".q", ".k", ".v", ".o", ".gate", ".up", ".down")):

@@ -54,8 +54,8 @@ def compress(model: str, *words: str, out: str) -> dict:
     return json.loads(Path(out, "report.json").read_text())["verified"]
 
 
-def size(found: dict) -> dict:
-    return next(cost for cost in found["costs"] if cost["key"] == "file.bytes")
+def size(found: dict, key: str = "file.bytes") -> dict:
+    return next(cost for cost in found["costs"] if cost["key"] == key)
 
 
 @pytest.mark.parametrize("activations", ["static", "dynamic"])
@@ -86,6 +86,7 @@ def test_parts_of_an_encoder_are_kept():
     assert found["judged"]["drop"] <= 0.15
     files = sum(path.stat().st_size for path in Path("mixed").glob("*.safetensors"))
     assert size(found)["predicted"] == size(found)["compressed"] == files
+    assert size(found, "memory.bytes")["predicted"] == size(found, "memory.bytes")["compressed"]
     model, _ = load_encoder(open_folder("mixed"))
     for name, module in model.named_modules():
         if name.startswith("layers.") and name.endswith((".q", ".o", ".up", ".down")):
@@ -103,6 +104,7 @@ def test_pruned_then_rounded():
     assert found["techniques"] == ["prune", "awq"]
     files = sum(path.stat().st_size for path in Path("both").glob("*.safetensors"))
     assert size(found)["predicted"] == size(found)["compressed"] == files
+    assert size(found, "memory.bytes")["predicted"] == size(found, "memory.bytes")["compressed"]
     model, config = load_model(open_folder("both"))
     assert config.ffn < 352
     assert model.layers[0].mlp.down.in_features == config.ffn

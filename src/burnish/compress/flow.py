@@ -23,7 +23,7 @@ from burnish.compress.samples import Samples
 from burnish.compress.sensitivity import parts_of
 from burnish.compress.subject import Subject
 from burnish.compress.verify import Judge, OverBudget, Suffering, keep_fewest, suffering
-from burnish.compress.written import OURS, kept_in, predicted_bytes, source_bytes, write_model
+from burnish.compress.written import OURS, kept_in, predicted_bytes, predicted_memory, source_bytes, write_model
 from burnish.compressions import Compress, Compression, planned
 from burnish.config import ModelConfig
 from burnish.data.text import Texts
@@ -222,7 +222,7 @@ def _verdict(
                 baseline=source_bytes(subject, made.dtype),
                 predicted=predicted_bytes(made, kept_in(made, made.kept)),
             ),
-            _memory(subject, made),
+            _memory(subject, made, kept_in(made, made.kept)),
             _latency(flow, judge, made),
         ),
         agreement=dict(readable(seen)),
@@ -238,9 +238,17 @@ def _said(config: Any) -> str:
     return ", ".join(f"{key}={value}" for key, value in config.model_dump().items() if value != usual[key])
 
 
-def _memory(subject: Subject, made: Compressed) -> Cost:
-    held = [float(costs.held_bytes(model)) for model in (subject.model, made.model)]
-    return Cost(key="memory.bytes", label="Weights in memory", unit="bytes", baseline=held[0], compressed=held[1])
+def _memory(subject: Subject, made: Compressed, kept: frozenset[str]) -> Cost:
+    before, after = (float(costs.held_bytes(model)) for model in (subject.model, made.model))
+    known = subject.device == "cpu"  # where floating-point numbers have the width that the work says
+    return Cost(
+        key="memory.bytes",
+        label="Weights in memory",
+        unit="bytes",
+        baseline=before,
+        compressed=after,
+        predicted=predicted_memory(made, kept) if known else None,
+    )
 
 
 def _latency(flow: Flow, judge: Judge, made: Compressed) -> Cost:

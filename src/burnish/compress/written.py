@@ -29,10 +29,12 @@ from burnish.load.encoder import is_encoder, load_encoder
 from burnish.load.folder import open_folder
 from burnish.load.model import load_model
 from burnish.load.sentence_folder import pooling_of
+from burnish.models.experts import GroupedLinear
 from burnish.models.layers import Linear
 from burnish.records import Plan, Records, SavedFile
 from burnish.report import make_report, write_report
 from burnish.verified import Cost, Verified
+from burnish.work import state_bytes
 
 OURS = (
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json|model.*\.safetensors"
@@ -43,7 +45,7 @@ OURS = (
 
 def kept_in(made: Compressed, kept: Sequence[Exchange]) -> frozenset[str]:
     """The matrices that stay as they were: those of kept parts, and those that the technique's own settings leave alone."""
-    return kept_matrices(made.own, kept, Linear) | kept_by_pattern(made.own, made.keep)
+    return kept_matrices(made.own, kept, (Linear, GroupedLinear)) | kept_by_pattern(made.own, made.keep)
 
 
 def predicted_bytes(made: Compressed, kept: frozenset[str]) -> int:
@@ -53,6 +55,16 @@ def predicted_bytes(made: Compressed, kept: frozenset[str]) -> int:
     if made.scheme is None:
         return layout.weight_bytes(made.config, made.dtype, False, SHARD_BYTES)
     return weight_format.file_bytes(made.config, made.scheme, SHARD_BYTES, kept)
+
+
+def predicted_memory(made: Compressed, kept: frozenset[str]) -> int:
+    """Bytes of the weights in memory, from sizes alone: those of the work, and what matrices of kept parts take more."""
+    total = int(state_bytes(made.work)["parameter"])
+    for name in kept - kept_by_pattern(made.own, made.keep):
+        if made.scheme is not None and name.split(".", 2)[-1] in weight_format.MATRICES:
+            out, inputs = made.own.get_submodule(name).get_parameter("weight").shape
+            total += int(out * inputs * made.work.bytes.parameter) - weight_format.held_bytes(made.scheme, (out, inputs))
+    return total
 
 
 def source_bytes(subject: Subject, dtype: str) -> int:
