@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,7 @@ from burnish.compress.sample_files import check_texts, cut, evenly, read_samples
 from burnish.compress.samples import Samples
 from burnish.compress.sensitivity import parts_of
 from burnish.compress.subject import Subject
-from burnish.compress.verify import Judge, OverBudget, Suffering, keep_fewest, suffering
+from burnish.compress.verify import Judge, OverBudget, Suffering, keep_fewest, over_budget, suffering
 from burnish.compress.written import OURS, kept_in, predicted_bytes, predicted_memory, source_bytes, write_model
 from burnish.compressions import Compress, Compression, planned
 from burnish.config import ModelConfig
@@ -30,7 +31,7 @@ from burnish.data.text import Texts
 from burnish.errors import UserError
 from burnish.export.folder import refuse_foreign
 from burnish.serve.embed import Embedder
-from burnish.verified import PERCENT, Cost, Judged, Part, Verified
+from burnish.verified import Cost, Judged, Part, Verified
 
 LOOKED_ALONE = 1024  # tokens on which parts are looked at one by one
 TEXTS = 256  # that an encoder is held against itself on
@@ -97,6 +98,8 @@ def compress(
         raise OverBudget(over_budget(judged, parts, asked.fallback), verified.model_copy(update={"accepted": False}))
     began = time.monotonic()
     verified = write_model(subject, made, verified, out, flow.seconds, tables(chosen, made))
+    for place in made.searched:
+        shutil.rmtree(place, ignore_errors=True)
     flow.timed("write and read again", began)
     return verified, flow.seconds
 
@@ -283,16 +286,3 @@ def told(chosen: list[tuple[Compression, Any]], made: Compressed) -> list[str]:
         if notes is not None and technique.name in made.tables:
             said += notes(made.tables[technique.name])
     return said
-
-
-def over_budget(judged: Judged, parts: tuple[Part, ...], fallback: str) -> str:
-    """One line on a budget that was not met, and what would help."""
-    unit = "%" if judged.unit == PERCENT else "points"
-    moved = f"{abs(judged.drop):.2f} {unit} {'worse' if judged.drop >= 0 else 'better'}"
-    said = f"{judged.name} {judged.baseline:.4g} became {judged.compressed:.4g}, {moved}; at most {judged.max_drop:g} {unit} may go"
-    if not parts:
-        return said
-    worst = max(parts, key=lambda part: part.divergence)
-    if fallback == "mixed":
-        return f"{said}, whatever parts are kept as they were; allow more, or use other settings"
-    return f"{said}; {worst.name} suffers most, and --fallback mixed keeps the fewest parts as they were"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -41,8 +40,9 @@ class Compressed:
     """`own` is the model before parts of it could be exchanged, `model` after all; both have the sizes of `config`, and hold
     what a file does.
 
-    `tables` are what was searched for, by technique. `dtype` is what a file's float numbers are stored as. `kept` parts of
-    the model are as in `own`.
+    `tables` are what was searched for, by technique, and `searched` the folders from which such a search goes on, for whoever
+    has written the model to remove. `dtype` is what a file's float numbers are stored as. `kept` parts of the model are as in
+    `own`.
     """
 
     model: nn.Module
@@ -54,6 +54,7 @@ class Compressed:
     dtype: str
     work: Work
     kept: tuple[Exchange, ...] = ()
+    searched: tuple[Path, ...] = ()
 
 
 def run_passes(
@@ -61,16 +62,18 @@ def run_passes(
 ) -> Compressed:
     """Check, search and apply each technique in turn. The subject's model stays as it is.
 
-    A search that is killed goes on from `state`, or from the cache. Raises UserError and BudgetNotMet as the techniques do.
+    A search goes on from `state`, or from the cache, where it was killed or its model was not written. Raises UserError and
+    BudgetNotMet as the techniques do.
     """
     mesh, work = Mesh(), described(subject.config, samples.ids.shape[1])
     own = model = subject.model
     tables: dict[str, Any] = {}
+    places: list[Path] = []
     scheme, keep, dtype = None, (), subject.stored
     for technique, config in chosen:
         technique.module.check(config, work, mesh)
     for technique, config in chosen:
-        place = (state or searches()) / _key(technique.name, config, model, samples)
+        places.append(place := (state or searches()) / _key(technique.name, config, model, samples))
         with task(f"{technique.name}: search") as watch:
             table = technique.module.search(config, model, samples, state=place, told=watch)
         if table is not None:
@@ -81,11 +84,9 @@ def run_passes(
         own = before if technique.exchanged else model
         scheme, keep = getattr(config, "scheme", None), getattr(config, "keep", ())
         dtype = getattr(config, "dtype", dtype)
-        shutil.rmtree(place, ignore_errors=True)
     own = own if own is subject.model and dtype == subject.stored else as_stored(copy.deepcopy(own), dtype)
-    return Compressed(
-        as_stored(model, dtype), own, getattr(model, "shape", subject.config), tables, scheme, keep, dtype, work
-    )
+    sizes = getattr(model, "shape", subject.config)
+    return Compressed(as_stored(model, dtype), own, sizes, tables, scheme, keep, dtype, work, searched=tuple(places))
 
 
 def searches() -> Path:

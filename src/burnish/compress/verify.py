@@ -16,7 +16,7 @@ from burnish.compress.divergence import Probe, Seen
 from burnish.compress.metrics import Measured, Metric, judge
 from burnish.compress.sensitivity import Exchange, alone, fewest, mixed
 from burnish.errors import BudgetNotMet
-from burnish.verified import Judged, Verified
+from burnish.verified import PERCENT, Judged, Part, Verified
 
 Progress = Callable[[int, int], None]
 
@@ -97,3 +97,16 @@ def kept_matrices(
         for inner, module in baseline.get_submodule(name).named_modules()
         if isinstance(module, kinds)
     )
+
+
+def over_budget(judged: Judged, parts: tuple[Part, ...], fallback: str) -> str:
+    """One line on a budget that was not met, and what would help."""
+    unit = "%" if judged.unit == PERCENT else "points"
+    moved = f"{abs(judged.drop):.2f} {unit} {'worse' if judged.drop >= 0 else 'better'}"
+    said = f"{judged.name} {judged.baseline:.4g} became {judged.compressed:.4g}, {moved}; at most {judged.max_drop:g} {unit} may go"
+    if not parts:
+        return said
+    worst = max(parts, key=lambda part: part.divergence)
+    if fallback == "mixed":
+        return f"{said}, whatever parts are kept as they were; allow more, or use other settings"
+    return f"{said}; {worst.name} suffers most, and --fallback mixed keeps the fewest parts as they were"
