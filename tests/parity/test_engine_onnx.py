@@ -120,7 +120,7 @@ def test_matrices_that_round_one_input_are_one_only_where_they_do_it_alike(scale
     import numpy as np
 
     from burnish.export.onnx_matrix import Matrix
-    from burnish.serve.runners.onnx_runner import stacked
+    from burnish.serve.runners.onnx_layers import stacked
     from burnish.weight_format import IntWeights
 
     weight, scale = np.ones((2, 4), np.int8), np.ones(2, np.float32)
@@ -147,9 +147,9 @@ def test_experts_are_refused():
 
 @pytest.mark.sabotage
 def test_sabotage_gate_and_up_exchanged(monkeypatch):
-    from burnish.serve.runners import onnx_runner
+    from burnish.serve.runners import onnx_layers
 
-    plain = onnx_runner.stacked
-    monkeypatch.setattr(onnx_runner, "stacked", lambda parts: plain(parts if len(parts) > 2 else parts[::-1]))
+    plain = onnx_layers.stacked
+    monkeypatch.setattr(onnx_layers, "stacked", lambda parts: plain(parts if len(parts) > 2 else parts[::-1]))
     with pytest.raises(AssertionError):
         check_scores(1e-4, accuracy=1)

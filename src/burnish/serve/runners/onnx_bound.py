@@ -1,0 +1,65 @@
+"""A session of onnxruntime that reads and writes tensors where they lie: nothing is copied in or out.
+
+The sessions of one process share one store for what their operators make in between, so that it is as large as the largest
+of them needs, and not as all of them together.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burnish.export.onnx_file import writing
+from burnish.export.onnx_graph import Graph
+
+TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.int64: np.int64}
+AS_ASKED = 1  # the store grows by what is asked for, not to the next power of two
+
+
+class Bound:
+    """One graph. The tensors of a run are on the CPU and contiguous, and must be there until it is over."""
+
+    def __init__(self, graph: Graph, path: Path, threads: int) -> None:
+        self.session = _session(graph, path, threads)
+        self._binding = self.session.io_binding()
+        self._places: dict[str, tuple[int, torch.Size]] = {}
+
+    def __call__(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        """Fill `outputs` from `inputs`. What lies where it lay in the call before is not named again."""
+        for bind, given in ((self._binding.bind_input, inputs), (self._binding.bind_output, outputs)):
+            for name, x in given.items():
+                place = (x.data_ptr(), x.shape)
+                if self._places.get(name) != place:
+                    bind(name, "cpu", 0, TYPES[x.dtype], list(x.shape), place[0])
+                    self._places[name] = place
+        self.session.run_with_iobinding(self._binding)
+
+
+def _session(graph: Graph, path: Path, threads: int) -> Any:
+    import onnxruntime
+
+    _share_store()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    with writing(graph, path) as written:
+        return onnxruntime.InferenceSession(str(written), options, providers=["CPUExecutionProvider"])
+
+
+@functools.cache
+def _share_store() -> None:
+    """Once a process: the library knows one such store, and sessions ask for it."""
+    import onnxruntime
+
+    where = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    extent = onnxruntime.OrtArenaCfg({"arena_extend_strategy": AS_ASKED})
+    onnxruntime.create_and_register_allocator(where, extent)
