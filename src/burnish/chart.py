@@ -87,7 +87,7 @@ def loss_chart(report: Report) -> Html | None:
     labels += tick_labels("x", x_ticks, [x for x, _ in place([(v, low) for v in x_ticks])])
     shown = [[round(px, 1), round(py, 1), s[0], round(s[1], 4)] for s, (px, py) in _paired(downsample(smoothed), place)]
     plot = el("div", svg, *labels, cls="plot", data_points=json.dumps(shown, separators=(",", ":")))
-    return join(el("div", "loss, nats per token", cls="axis"), plot, el("div", "step", cls="axis right"))
+    return join(el("div", f"loss, {report.units.loss}", cls="axis"), plot, el("div", "step", cls="axis right"))
 
 
 def _paired(points: Sequence[Point], place: Callable[[Sequence[Point]], list[Point]]) -> list[tuple[Point, Point]]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from burnish import lock, records
 from burnish.hardware import Chip, detect
 from burnish.recipe import Recipe
-from burnish.records import Plan, Records, Sample, SavedFile
+from burnish.records import Picture, Plan, Records, Sample, SavedFile, Table, Units
 from burnish.run_folder import RunFolder
 from burnish.verified import Verified
+from burnish.vision.recipe import VisionRecipe
 
 if TYPE_CHECKING:
     from burnish.train.loop import Outcome
@@ -32,6 +33,9 @@ class Found:
     quality: dict[str, float | str] = field(default_factory=dict)
     checks: dict[str, bool | float | str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    tables: list[Table] = field(default_factory=list)
+    pictures: tuple[Picture, ...] = ()
+    units: Units = field(default_factory=Units)
     files: tuple[SavedFile, ...] = ()
     verified: Verified | None = None
     notes: list[str] = field(default_factory=list)
@@ -63,7 +67,12 @@ def saved(path: Path) -> SavedFile:
 
 
 def as_records(
-    found: Found, recipe: Recipe, device: str, status: Any, outcome: Outcome | None = None, ranks: int = 1
+    found: Found,
+    recipe: Recipe | VisionRecipe,
+    device: str,
+    status: Any,
+    outcome: Outcome | None = None,
+    ranks: int = 1,
 ) -> Records:
     """The records of a run that stands at `status`. Memory and seconds are those of the first of its ranks."""
     here = detect(recipe.machine.threads)
@@ -79,6 +88,9 @@ def as_records(
         evals=outcome.evals if outcome else (),
         quality=found.quality,
         samples=found.samples,
+        tables=tuple(found.tables),
+        pictures=found.pictures,
+        units=found.units,
         files=found.files,
         checks=found.checks,
         verified=found.verified,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from burnish.chart import downsample, loss_chart
 from burnish.document import bar, document, header, keys, pairs, section, table, tile, tiles
 from burnish.markup import Html, el, join, text
+from burnish.picture_part import pictures, tables
 from burnish.reported import Report, Row
 from burnish.units import MINUS, MISSING, counted, date, parts, show, signed_percent
 from burnish.verified_part import compression
@@ -52,14 +53,14 @@ def _loss(report: Report) -> Html | None:
     chart = loss_chart(report)
     if chart is None:
         return None
-    tokens = sum(step.tokens for step in report.curve)
+    inputs, units = sum(step.tokens for step in report.curve), report.units
     note = (
-        f"{counted(len(report.curve), 'step')}, {tokens:,} tokens. Lower is better."
+        f"{counted(len(report.curve), 'step')}, {inputs:,} {units.inputs}. Lower is better."
         if report.curve
         else "Lower is better."
     )
     legend = [("train", "training, smoothed"), ("raw", "each step")] if report.curve else []
-    legend += [("held", f"held-out text, last {report.evals[-1].loss:.3f}")] if report.evals else []
+    legend += [("held", f"{units.heldout}, last {report.evals[-1].loss:.3f}")] if report.evals else []
     return section("Loss", note, keys(legend), el("div", chart, cls="chart"), _evaluations(report))
 
 
@@ -68,12 +69,16 @@ def _evaluations(report: Report) -> Html | None:
         return None
     chosen = {int(x) for x, _ in downsample([(i, e.loss) for i, e in enumerate(report.evals)], _TABLE_ROWS)}
     rows = [
-        (f"{e.step:,}", f"{e.loss:.4f}", f"{e.bits_per_byte:.4f}") for i, e in enumerate(report.evals) if i in chosen
+        (f"{e.step:,}", f"{e.loss:.4f}", f"{e.score if e.bits_per_byte is None else e.bits_per_byte:.4f}")
+        for i, e in enumerate(report.evals)
+        if i in chosen
     ]
     title = "Held-out loss as numbers"
     if len(rows) < len(report.evals):
         title += f", {len(rows)} of {len(report.evals):,}"
-    return el("details", el("summary", title), table(("step", "nats per token", "bits per byte"), rows))
+    return el(
+        "details", el("summary", title), table(("step", report.units.loss, report.units.score or "bits per byte"), rows)
+    )
 
 
 def _memory(report: Report) -> Html | None:
@@ -204,7 +209,7 @@ def _unit_aware(name: str, value: object) -> str:
 
 def _quality(report: Report) -> Html | None:
     rest = {name: value for name, value in report.quality.items() if name not in _HEADLINES}
-    return section("Quality", "Measured on text the model was not trained on.", _pairs(rest)) if rest else None
+    return section("Quality", "Measured on what the model was not trained on.", _pairs(rest)) if rest else None
 
 
 def _recipe(report: Report) -> Html | None:
@@ -233,12 +238,22 @@ def _compression(report: Report) -> Html | None:
     return compression(report.verified)
 
 
+def _tables(report: Report) -> Html | None:
+    return tables(report.tables)
+
+
+def _pictures(report: Report) -> Html | None:
+    return pictures(report.pictures)
+
+
 def _footer() -> Html:
     legend = "Every number is predicted (before the run, from the model's description), measured (in it) or published."
     return el("footer", el("p", legend), el("p", "The same content is in report.json beside this page."))
 
 
 _SECTIONS: tuple[Callable[[Report], Html | None], ...] = (
+    _tables,
+    _pictures,
     _loss,
     _compression,
     _memory,

@@ -79,6 +79,33 @@ class Sample(Frozen):
     text: str
 
 
+class Table(Frozen):
+    """Results side by side, as a reader sees them; each row is headed by its first cell."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+class Picture(Frozen):
+    """A PNG in base64, with what it shows and what its colours mean."""
+
+    title: str
+    png: str
+    note: str = ""
+    legend: str = ""
+
+
+class Units(Frozen):
+    """What a run counts: its inputs, the unit of its loss, what is held out, and the name of its score, "" for none."""
+
+    inputs: str = "tokens"
+    loss: str = "nats per token"
+    heldout: str = "held-out text"
+    score: str = ""
+
+
 class SavedFile(Frozen):
     """One exported file."""
 
@@ -103,6 +130,9 @@ class Records(Frozen):
     evals: tuple[Evaluation, ...] = ()
     quality: dict[str, float | str] = {}
     samples: tuple[Sample, ...] = ()
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    units: Units = Units()
     files: tuple[SavedFile, ...] = ()
     checks: dict[str, bool | int | float | str] = {}
     verified: Verified | None = None

@@ -36,6 +36,7 @@ METRICS = (
     Metric("flops.step", "Work per step", "FLOPs"),
     Metric("seconds.step", "Time per step", "seconds"),
     Metric("tokens_per_second", "Throughput", "tokens/s"),
+    Metric("images_per_second", "Throughput", "images/s"),
     Metric("mfu", "Model FLOPs utilization", "fraction"),
     Metric("comm.count", "Collectives per step", "count"),
     Metric("comm.bytes", "Collective traffic per step", "bytes"),
@@ -120,6 +121,9 @@ def make_report(
         evals=run.evals,
         quality=run.quality,
         samples=run.samples,
+        tables=run.tables,
+        pictures=run.pictures,
+        units=run.units,
         files=run.files,
         checks=run.checks,
         verified=run.verified,
@@ -139,10 +143,11 @@ def write_report(report: Report, folder: Path) -> tuple[Path, Path]:
 
 def _figures(rows: tuple[Row, ...], run: Records) -> tuple[Figure, ...]:
     """The headline numbers, most telling first; a measured value is preferred to a predicted one."""
-    figures = _quality_figures(run)
+    figures = _score_figures(run) if run.units.score else _quality_figures(run)
     by_key = {row.key: row for row in rows}
     for key, label, unit in (
         ("tokens_per_second", "Throughput", "tokens/s"),
+        ("images_per_second", "Throughput", "images/s"),
         ("memory.peak", "Peak memory", "bytes"),
         ("parameters", "Parameters", "short count"),
         ("file.bytes", "Exported weights", "bytes"),
@@ -164,6 +169,15 @@ def _beside(key: str, rows: Mapping[str, Row]) -> str:
     if key == "tokens_per_second" and utilization is not None and utilization.measured is not None:
         return f"{100 * utilization.measured:.0f} % of peak FLOPs"
     return ""
+
+
+def _score_figures(run: Records) -> list[Figure]:
+    """The run's own score, and what it was taken on."""
+    found = run.quality.get("score", run.evals[-1].score if run.evals else None)
+    if not isinstance(found, float | int):
+        return []
+    note = str(run.quality.get("judged on", run.units.heldout))
+    return [Figure(label=run.units.score, value=found, unit="", source="measured", note=note)]
 
 
 def _quality_figures(run: Records) -> list[Figure]:

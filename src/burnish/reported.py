@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from burnish.records import Evaluation, Frozen, Pass, Sample, SavedFile, Step
+from burnish.records import Evaluation, Frozen, Pass, Picture, Sample, SavedFile, Step, Table, Units
 from burnish.verified import Verified
 
 Source = Literal["predicted", "measured", "published"]
@@ -57,6 +57,9 @@ class Report(Frozen):
     evals: tuple[Evaluation, ...] = ()
     quality: dict[str, float | str] = Field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    units: Units = Units()
     files: tuple[SavedFile, ...] = ()
     checks: dict[str, bool | int | float | str] = Field(default_factory=dict)
     verified: Verified | None = None
