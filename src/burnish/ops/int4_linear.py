@@ -2,6 +2,12 @@
 
 The packing is that of compressed-tensors (`pack-quantized`): eight integers a word, the first in the lowest bits, each
 stored plus 8; zero points likewise along the outputs. So a file's tensors are a module's, without a copy.
+
+A product turns the matrix back to floating point first, each time. That is most of the time of a single row, about ten times
+a float product on a CPU, and little of many rows'. A float copy that is kept would take eight times what the integers do.
+torch's own product of packed integers on a CPU (`_weight_int4pack_mm_for_cpu`, torch 2.13) is fast for bfloat16 inputs alone,
+and then off by 4e-3 of the largest output, so that it would not be the model that was judged; for float32 inputs it takes as
+long as this for a row and many times as long for 64. Decoding fast is for runners that have such products (`burnish.serve`).
 """
 
 from __future__ import annotations
