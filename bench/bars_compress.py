@@ -18,6 +18,13 @@ COMPRESSION: tuple[Bar, ...] = (
     ),
     *rows(
         "compress",
+        "sensitivity",
+        "bench/sensitivity.py",
+        ("parts of SmolLM2 looked at from their layer on: times faster than whole runs", "times", 1.25, None, "x"),
+        ("... numbers off those of whole runs", "apart", 0, 0, ""),
+    ),
+    *rows(
+        "compress",
         "prune",
         "bench/prune.py",
         ("pruned 30 % and trained on: loss above the equal-budget control's", "above_control_percent", None, 3, "%"),
