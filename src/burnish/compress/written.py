@@ -63,7 +63,9 @@ def predicted_memory(made: Compressed, kept: frozenset[str]) -> int:
     for name in kept - kept_by_pattern(made.own, made.keep):
         if made.scheme is not None and name.split(".", 2)[-1] in weight_format.MATRICES:
             out, inputs = made.own.get_submodule(name).get_parameter("weight").shape
-            total += int(out * inputs * made.work.bytes.parameter) - weight_format.held_bytes(made.scheme, (out, inputs))
+            total += int(out * inputs * made.work.bytes.parameter) - weight_format.held_bytes(
+                made.scheme, (out, inputs)
+            )
     return total
 
 
