@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_chat import Options as ChatOptions
+from burnish.cli_chat import chat
 from burnish.cli_compress import Options as CompressOptions
 from burnish.cli_compress import compress
 from burnish.cli_embed import embed
@@ -49,6 +51,7 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 app.command("plan")(verb(plan, PlanOptions))
 app.command("eval")(evaluate)
 app.command("embed")(embed)
+app.command("chat")(verb(chat, ChatOptions))
 app.command("compress")(verb(compress, CompressOptions))
 app.command("launch")(launch)
 app.command("practice")(verb(practice, PracticeOptions))
@@ -192,7 +195,7 @@ def recipe_show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Print a whole recipe as YAML, defaults included."""
     from burnish import recipe_files
 
-    print(recipe_files.to_yaml(recipe_files.load(recipe, overrides or ())), end="")
+    print(recipe_files.to_yaml(recipe_files.load_any(recipe, overrides or ())[0]), end="")
 
 
 @recipes.command("validate")
@@ -200,9 +203,10 @@ def recipe_validate(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Check a recipe and that its texts are there, without running it."""
     from burnish import recipe_files
     from burnish.data.text import Texts
+    from burnish.recipe import Recipe
 
-    made = recipe_files.load(recipe, overrides or ())
-    if made.machine.chip is None:
+    made, _ = recipe_files.load_any(recipe, overrides or ())
+    if isinstance(made, Recipe) and made.machine.chip is None:
         for sources in (made.data.train, made.data.heldout):
             if sources:
                 Texts.open(sources, made.data.text_field)

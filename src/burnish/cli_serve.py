@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -50,9 +51,7 @@ def serve(options: Options) -> None:
     """Serve a model over HTTP, as clients of OpenAI's API expect it."""
     from burnish.finished import require_torch
 
-    for key, legal in CHOICES.items():
-        if getattr(options, key) not in legal:
-            raise UserError(f"--{key} {getattr(options, key)}: use {' or '.join(legal)}")
+    check_choices(vars(options))
     if options.api_key == "":
         raise UserError("--api-key: it is empty; give one, or leave the option out")
     memory = bytes_of(options.memory)
@@ -75,10 +74,9 @@ def _run(options: Options, memory: int) -> bool:
     from burnish.units import show
 
     screen, given = Screen(), vars(options)
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     chosen: dict[str, Any] = {key: given[key] for key in ("page", "rows", "queue", "runner", "weights", "name")}
     engine, served, size = open_served(
-        options.model, Settings(memory, tokens=options.step_tokens, threads=threads, **chosen)
+        options.model, Settings(memory, tokens=options.step_tokens, threads=threads(), **chosen)
     )
     screen.say(
         f"{served.name}: {type(engine.runner).__name__}, {size.pages:,} pages of {size.page} positions in "
@@ -86,6 +84,18 @@ def _run(options: Options, memory: int) -> bool:
     )
     rules, place = Rules(options.api_key, seconds=options.timeout), (options.host, options.port)
     return run(engine, served, rules, place, options.drain, lambda address: screen.say(f"listening on {address}/v1"))
+
+
+def threads() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_choices(given: Mapping[str, Any]) -> None:
+    """Raises UserError for an option that has a value it cannot have."""
+    for key, legal in CHOICES.items():
+        if given[key] not in legal:
+            raise UserError(f"--{key} {given[key]}: use {' or '.join(legal)}")
 
 
 def bytes_of(text: str) -> int:
