@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out, many sequences at once over one pool of pages; a step is schedule, run, postprocess.
 
-It is one plain object without threads: whoever owns it calls `step` until nothing is left. Shape letters: T packed tokens of a
-step, R rows whose next token is asked for, V vocabulary.
+It is one plain object without threads: whoever owns it calls `step` until nothing is left. Shape letters:
+R rows whose next token is asked for, K of one sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from burnish.errors import UserError
-from burnish.serve.paged import Pool, Reader, runs_of
+from burnish.serve.forward import Forward
 from burnish.serve.pages import Pages
 from burnish.serve.runners.runner import Runner
 from burnish.serve.sampling import Sampling, choose, penalised
 from burnish.serve.schedule import Piece, Schedule, Sequence
+from burnish.serve.speculative.draft import Asked, Draft
+from burnish.serve.speculative.speculator import Speculator
 from burnish.serve.text import Decode, TextStream
 
 
@@ -81,20 +83,30 @@ class _Row:
     draw: np.random.Generator
     written: Counter[int] = field(default_factory=Counter)
 
+    @property
+    def asked(self) -> Asked:
+        """What a draft and its judge need to know of it."""
+        return Asked(self.sequence, self.request.options, self.written, self.draw)
+
 
 class Engine:
     """Continues requests with one model. `decode` turns tokens to text; without it texts are empty and stop strings refused."""
 
     def __init__(self, runner: Runner, limits: Limits, decode: Decode | None = None) -> None:
-        shape = runner.config
         self.runner, self.limits, self.decode = runner, limits, decode
         self.pages = Pages(limits.pages, limits.page)
-        self.pool = Pool(shape, limits.pages * limits.page, runner.dtype, runner.device)
+        self._forward = Forward(runner, self.pages)
+        self.pool = self._forward.pool
         self.schedule = Schedule(self.pages, limits.rows, limits.tokens)
         self._rows: dict[Sequence, _Row] = {}
         self._numbers: dict[int, _Row] = {}
         self._count = 0
-        self._windows = [shape.window if shape.window and i >= shape.window_from else 0 for i in range(shape.layers)]
+        self.speculator: Speculator | None = None
+
+    def speculate(self, draft: Draft, fixed: int | None = None) -> Speculator:
+        """From now on, let a draft guess where that is measured to pay, or always `fixed` tokens."""
+        self.speculator = Speculator(draft, self._forward, self.limits.rows, fixed)
+        return self.speculator
 
     @property
     def busy(self) -> bool:
@@ -139,54 +151,49 @@ class Engine:
         pieces = self.schedule.next()
         if not pieces:
             return 0
-        scores_RV = self._run(pieces)
+        if self.speculator is not None:
+            pieces = self.speculator.begin(pieces, lambda sequence: self._rows[sequence].asked, self.schedule)
+        scores_RV = self._forward(pieces)
         for piece in pieces:
-            self.schedule.done(piece)
-        self._take([self._rows[piece.sequence] for piece in pieces if piece.ends], scores_RV)
+            if not piece.guesses:
+                self.schedule.done(piece)
+        self._take(pieces, scores_RV)
+        if self.speculator is not None:
+            self.speculator.end()
         return sum(piece.count for piece in pieces)
 
-    def _run(self, pieces: list[Piece]) -> Tensor:
-        """The pieces through the model; scores [R, V] of those that end with the last known token, in their order."""
-        device, size = self.runner.device, self.pages.size
-        ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        rows: list[int] = []
-        readers = []
+    def _take(self, pieces: list[Piece], scores_RV: Tensor) -> None:
+        """Choose what comes after each piece that ends, and tell it. A row whose scores are not finite ends alone."""
+        spans, end = [], 0
         for piece in pieces:
-            start, end, pages = piece.start, piece.start + piece.count, piece.sequence.pages
-            readers.append(Reader(len(ids), len(ids) + piece.count, runs_of(pages, size, 0, end)))
-            ids += piece.sequence.tokens[start:end]
-            positions += range(start, end)
-            slots += [pages[at // size] * size + at % size for at in range(start, end)]
-            if piece.ends:
-                rows.append(len(ids) - 1)
-        ids_T, positions_T, slots_T, rows_R = (torch.tensor(x, device=device) for x in (ids, positions, slots, rows))
-        made = self.runner.begin(ids_T, positions_T)
-        last = len(self._windows) - 1
-        for layer, window in enumerate(self._windows):
-            self.pool.write(layer, slots_T, made.k, made.v)
-            attended = self.pool.attend(layer, made.q, readers, window)
-            if layer < last:
-                made = self.runner.go_on(layer, made, attended)
-        return self.runner.scores(made, attended, rows_R) if rows else torch.empty(0, self.runner.config.vocab)
-
-    def _take(self, rows: list[_Row], scores_RV: Tensor) -> None:
-        """Choose the next token of each row and tell it. A row whose scores are not finite ends alone."""
-        plain = [k for k, row in enumerate(rows) if _greedy(row.request.options)]
-        tokens: dict[int, int] = {}
-        if plain:
-            tokens = dict(zip(plain, scores_RV[plain].argmax(-1).tolist(), strict=True))
+            spans.append(slice(end, end := end + piece.scored))
+        found = list(zip([self._rows[piece.sequence] for piece in pieces], pieces, spans, strict=True))
+        plain = [k for row, _, span in found if _greedy(row.request.options) for k in range(span.start, span.stop)]
+        best = dict(zip(plain, scores_RV[plain].argmax(-1).tolist(), strict=True)) if plain else {}
         finite = torch.isfinite(scores_RV).all(-1).tolist()
-        for number, row in enumerate(rows):
-            if not finite[number]:
+        for row, piece, span in found:
+            usable = (finite[span] + [False]).index(False)
+            if not usable and piece.ends:
                 self._end(row, "error")
-                continue
-            token = tokens.get(number)
-            if token is None:
-                warped = penalised(scores_RV[number], row.request.options, row.written)
-                (token,) = choose(warped[None], row.request.options, [row.draw])
-            self._tell(row, token, scores_RV[number])
+            elif piece.guesses:
+                span = slice(span.start, span.start + usable)
+                self._judge(row, piece, scores_RV[span], [best[k] for k in range(span.start, span.stop) if k in best])
+            elif piece.ends:
+                token = best.get(span.start)
+                if token is None:
+                    warped = penalised(scores_RV[span.start], row.request.options, row.written)
+                    (token,) = choose(warped[None], row.request.options, [row.draw])
+                self._tell(row, token, scores_RV[span.start])
+
+    def _judge(self, row: _Row, piece: Piece, scores_KV: Tensor, best: list[int]) -> None:
+        """Keep the guesses that stand, and tell them and the token after them, up to where the row ends."""
+        assert self.speculator is not None
+        tokens = self.speculator.judge(piece, row.asked, scores_KV, best)
+        self.schedule.done(piece, len(tokens) - 1)
+        for token, scores_V in zip(tokens, scores_KV, strict=False):
+            self._tell(row, token, scores_V)
+            if row.sequence not in self._rows:
+                break
 
     def _tell(self, row: _Row, token: int, scores_V: Tensor) -> None:
         options, sequence = row.request.options, row.sequence
@@ -210,6 +217,8 @@ class Engine:
         logprobs: tuple[tuple[float, dict[int, float]], ...] = (),
     ) -> None:
         self.schedule.remove(row.sequence)
+        if self.speculator is not None:
+            self.speculator.forget(row.sequence)
         del self._rows[row.sequence], self._numbers[row.number]
         row.emit(Output(row.number, ids, text + row.stream.finish(), reason, logprobs, row.sequence.reused))
 
@@ -238,7 +247,7 @@ class Engine:
 
 
 def _greedy(options: Sampling) -> bool:
-    return options.temperature == 0 and not (options.presence_penalty or options.frequency_penalty)
+    return options.temperature == 0 and not options.penalised
 
 
 def _logprobs(scores_V: Tensor, token: int, top: int) -> tuple[float, dict[int, float]]:

@@ -52,6 +52,11 @@ class Sampling:
                 raise UserError(f"{name} {getattr(self, name)!r}: {values}")
 
     @property
+    def penalised(self) -> bool:
+        """Whether scores depend on what was written."""
+        return bool(self.presence_penalty or self.frequency_penalty)
+
+    @property
     def ends(self) -> frozenset[int]:
         """The tokens that end a row."""
         return frozenset(() if self.eos is None else (self.eos,) if isinstance(self.eos, int) else self.eos)
@@ -81,11 +86,20 @@ def choose(logits_BV: Tensor, options: Sampling, generators: Sequence[np.random.
 
 def penalised(logits_V: Tensor, options: Sampling, written: Mapping[int, int]) -> Tensor:
     """The scores of a row that has `written` tokens so many times, with its penalties."""
-    if not written or not (options.presence_penalty or options.frequency_penalty):
+    if not written or not options.penalised:
         return logits_V
     ids = torch.tensor(list(written), device=logits_V.device)
     times = torch.tensor(list(written.values()), dtype=logits_V.dtype, device=logits_V.device)
     return logits_V.index_add(0, ids, -(options.presence_penalty + options.frequency_penalty * times))
+
+
+def probabilities(logits_V: Tensor, options: Sampling) -> Tensor:
+    """What `choose` draws a token of a row by: [V], float64 on the CPU, summing to 1; for a temperature above 0."""
+    ids_1V, cumulative_1V = kept(logits_V[None], options)
+    weight_V = cumulative_1V[0].diff(prepend=cumulative_1V.new_zeros(1))
+    made_V = torch.zeros(len(logits_V), dtype=torch.float64)
+    made_V[ids_1V[0].cpu()] = weight_V.cpu() / weight_V.sum().cpu()
+    return made_V
 
 
 def kept(logits_BV: Tensor, options: Sampling) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ again later, so that the oldest always finishes.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field, replace
 
 from burnish.serve.pages import ROOT, Full, Pages
 
@@ -35,16 +36,27 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Piece:
-    """`count` tokens of a sequence from `start` on; with the last of them its next token is known."""
+    """`count` tokens of a sequence from `start` on, the last of them `guesses` of what comes after its known ones."""
 
     sequence: Sequence
     start: int
     count: int
+    guesses: tuple[int, ...] = ()
 
     @property
     def ends(self) -> bool:
-        """Whether the last known token is among them."""
-        return self.start + self.count == len(self.sequence.tokens)
+        """Whether the last known token is among them, or before them."""
+        return self.start + self.count >= len(self.sequence.tokens)
+
+    @property
+    def scored(self) -> int:
+        """How many of its last tokens are asked what comes next: the last known one and each guess."""
+        return min(self.count, 1 + len(self.guesses)) if self.ends else 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """Known tokens and guesses, as they go through the model."""
+        return [*self.sequence.tokens[self.start : self.start + self.count - len(self.guesses)], *self.guesses]
 
 
 class Schedule:
@@ -88,14 +100,48 @@ class Schedule:
             budget -= self._plan(self.running[-1], budget, pieces)
         return pieces
 
-    def done(self, piece: Piece) -> None:
-        """A piece went through the model: its positions are in the pages, and full pages are known to others."""
+    def widen(self, piece: Piece, guesses: Tokens[int]) -> Piece:
+        """A piece that ends, with guesses behind it: as many as free pages have room for. Nobody gives way for a guess."""
+        end = piece.start + piece.count
+        self.reserve(piece.sequence, end + len(guesses))
+        kept = tuple(guesses[: len(piece.sequence.pages) * self.pages.size - end])
+        return replace(piece, count=piece.count + len(kept), guesses=kept)
+
+    def reserve(self, sequence: Sequence, positions: int) -> bool:
+        """Take pages for so many positions of a sequence, as long as some are free; whether all were."""
+        while (held := len(sequence.pages)) < self.pages.needed(positions):
+            if not self.pages.free:
+                return False
+            sequence.pages.append(self.pages.take(sequence.pages[-1] if held else None))
+        return True
+
+    def done(self, piece: Piece, accepted: int = 0) -> None:
+        """A piece went through the model: its positions are in the pages, and full pages are known to others. Of its
+        guesses only the first `accepted` stay."""
         sequence, size = piece.sequence, self.pages.size
         sequence.computed = piece.start + piece.count
-        for number in range(len(sequence.marks), sequence.computed // size):
-            before = sequence.marks[-1] if sequence.marks else ROOT
-            own = sequence.tokens[number * size : (number + 1) * size]
-            sequence.marks.append(self.pages.fill(sequence.pages[number], before, own))
+        if piece.guesses:
+            self.roll_back(sequence, sequence.computed - len(piece.guesses) + accepted)
+        if sequence.computed // size > len(sequence.marks):
+            known = [*sequence.tokens, *piece.guesses[:accepted]] if accepted else sequence.tokens
+            for number in range(len(sequence.marks), sequence.computed // size):
+                before = sequence.marks[-1] if sequence.marks else ROOT
+                own = known[number * size : (number + 1) * size]
+                sequence.marks.append(self.pages.fill(sequence.pages[number], before, own))
+
+    def roll_back(self, sequence: Sequence, length: int) -> None:
+        """Forget a sequence's positions from `length` on, and give back the pages that only they were in.
+
+        A page that is known to others is never written again: when its end is forgotten it goes as a whole.
+        """
+        size = self.pages.size
+        if length < sequence.computed:
+            whole = length // size
+            sequence.computed = whole * size if whole < len(sequence.marks) else length
+            del sequence.marks[whole:]
+        if len(sequence.pages) > (kept := self.pages.needed(sequence.computed)):
+            self.pages.release(sequence.pages[kept:])
+            del sequence.pages[kept:]
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let the first of those that wait run, if its known tokens and one more have room beside what runs."""

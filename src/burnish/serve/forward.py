@@ -1,0 +1,51 @@
+"""One pass of pieces of several sequences through a runner and its own pool of keys and values.
+
+Shape letters: T packed tokens of a pass, R rows whose next token is asked for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from burnish.serve.paged import Pool, Reader, runs_of
+from burnish.serve.pages import Pages
+from burnish.serve.runners.runner import Runner
+from burnish.serve.schedule import Piece
+
+
+class Forward:
+    """A model and the pool that its sequences' pages lie in."""
+
+    def __init__(self, runner: Runner, pages: Pages) -> None:
+        shape = runner.config
+        self.runner, self.pages = runner, pages
+        self.pool = Pool(shape, pages.count * pages.size, runner.dtype, runner.device)
+        self._windows = [shape.window if shape.window and i >= shape.window_from else 0 for i in range(shape.layers)]
+
+    def __call__(self, pieces: Sequence[Piece]) -> Tensor:
+        """Scores [R, V] of the tokens of each piece that are asked what comes next, in their order."""
+        device, size = self.runner.device, self.pages.size
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        rows: list[int] = []
+        readers = []
+        for piece in pieces:
+            start, end, pages = piece.start, piece.start + piece.count, piece.sequence.pages
+            readers.append(Reader(len(ids), len(ids) + piece.count, runs_of(pages, size, 0, end)))
+            ids += piece.tokens
+            positions += range(start, end)
+            slots += [pages[at // size] * size + at % size for at in range(start, end)]
+            rows += range(len(ids) - piece.scored, len(ids))
+        ids_T, positions_T, slots_T, rows_R = (torch.tensor(x, device=device) for x in (ids, positions, slots, rows))
+        made = self.runner.begin(ids_T, positions_T)
+        last = len(self._windows) - 1
+        for layer, window in enumerate(self._windows):
+            self.pool.write(layer, slots_T, made.k, made.v)
+            attended = self.pool.attend(layer, made.q, readers, window)
+            if layer < last:
+                made = self.runner.go_on(layer, made, attended)
+        return self.runner.scores(made, attended, rows_R) if rows else torch.empty(0, self.runner.config.vocab)
