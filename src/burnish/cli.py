@@ -195,7 +195,7 @@ def recipe_show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Print a whole recipe as YAML, defaults included."""
     from burnish import recipe_files
 
-    print(recipe_files.to_yaml(recipe_files.load_any(recipe, overrides or ())[0]), end="")
+    print(recipe_files.to_yaml(recipe_files.load(recipe, overrides or ())), end="")
 
 
 @recipes.command("validate")
@@ -203,10 +203,9 @@ def recipe_validate(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Check a recipe and that its texts are there, without running it."""
     from burnish import recipe_files
     from burnish.data.text import Texts
-    from burnish.recipe import Recipe
 
-    made, _ = recipe_files.load_any(recipe, overrides or ())
-    if isinstance(made, Recipe) and made.machine.chip is None:
+    made = recipe_files.load(recipe, overrides or ())
+    if made.machine.chip is None:
         for sources in (made.data.train, made.data.heldout):
             if sources:
                 Texts.open(sources, made.data.text_field)
