@@ -193,10 +193,10 @@ def test_a_full_queue_says_so():
 
 @pytest.mark.sabotage
 def test_sabotage_pieces_of_memory_joined_without_their_weights(monkeypatch):
-    from burnish.serve.paged import Pool
+    from burnish.serve import attention
 
-    joined = Pool.__dict__["_joined"]
-    monkeypatch.setattr(Pool, "_joined", lambda self, layer, q, runs, causal: joined(self, layer, q, runs[-1:], causal))
+    joined = attention.joined
+    monkeypatch.setattr(attention, "joined", lambda q, held, runs, causal: joined(q, held, runs[-1:], causal))
     with pytest.raises(AssertionError):
         check_alone("llama", ROOMY, requests(9))
 

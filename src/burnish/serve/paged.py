@@ -1,26 +1,25 @@
-"""Keys and values of all sequences in one pool of pages, and attention over them without copying what lies together.
+"""Keys and values of all sequences in one pool of pages, and attention of all tokens of a step over it.
 
 Tokens of several sequences are packed one after another: no row is padded to another's length. Shape letters: T packed
-tokens, N query heads, K key/value heads, D size of one head, S and L queries and keys of one sequence.
+tokens, N query heads, K key/value heads, G query heads of one of them, D size of one head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from burnish.models.cache import CacheShape
+from burnish.serve.attention import Held, Run, part_of, several, single
+from burnish.serve.lanes import Lanes, Piece
 
-
-class Run(NamedTuple):
-    """`length` positions that lie one after another in the pool, from `slot` on."""
-
-    slot: int
-    length: int
+SHARED = 2**11  # pairs of a query and a key from which on threads share the work of a layer
+PRODUCTS = (torch.float32, torch.float64)  # types whose sums are kept in themselves
 
 
 class Reader(NamedTuple):
@@ -47,17 +46,6 @@ def runs_of(pages: Sequence[int], size: int, start: int, end: int) -> tuple[Run,
     return tuple(found)
 
 
-def part_of(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
-    """The positions [start, end) of runs."""
-    found, before = [], 0
-    for run in runs:
-        first, last = max(start - before, 0), min(end - before, run.length)
-        if last > first:
-            found.append(Run(run.slot + first, last - first))
-        before += run.length
-    return tuple(found)
-
-
 class Pool:
     """Keys and values of every layer, each [slots, K, D], made once.
 
@@ -67,6 +55,9 @@ class Pool:
     def __init__(self, shape: CacheShape, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         size = (shape.layers, slots, shape.kv_heads, shape.head_dim)
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
+        on_cpu = self.keys.device.type == "cpu"
+        self._products = on_cpu and dtype in PRODUCTS
+        self._lanes = Lanes(torch.get_num_threads() if on_cpu else 1, SHARED)
 
     @property
     def bytes(self) -> int:
@@ -83,63 +74,35 @@ class Pool:
 
         A query sees itself and, with a `window`, the `window` - 1 positions before it.
         """
-        out = torch.empty_like(q_TND)
-        for reader in readers:
-            out[reader.row : reader.end] = self._read(layer, q_TND[reader.row : reader.end], reader.runs, window)
-        return out
+        out_TND = torch.empty_like(q_TND, memory_format=torch.contiguous_format)
+        kv_heads, size = self.keys.shape[-2:]
+        q_TKGD, out_TKGD = (x.unflatten(1, (kv_heads, -1)) for x in (q_TND, out_TND))
+        scaled = q_TKGD * size**-0.5 if self._products else q_TKGD
+        whole = Held(self.keys[layer], self.values[layer])
+        pieces: list[Piece] = []
+        for row, end, runs in readers:
+            length, count = sum(run.length for run in runs), end - row
+            if count == 1 and self._products:
+                seen = part_of(runs, length - window, length) if 0 < window < length else runs
+                pieces.append(Piece(length, partial(single, scaled[row], whole, seen, out_TKGD[row])))
+            else:
+                q, out = q_TKGD[row:end], out_TKGD[row:end]
+                for heads in self._cut(kv_heads, length * count):
+                    do = partial(_several, q[:, heads], _part(whole, heads), runs, window, out[:, heads])
+                    pieces.append(Piece(length * count, do))
+        self._lanes.run(pieces)
+        return out_TND
 
-    def _read(self, layer: int, q_SND: Tensor, runs: Sequence[Run], window: int) -> Tensor:
-        length, count = sum(run.length for run in runs), len(q_SND)
-        if window and length > window:
-            if count > 1:
-                return self._masked(layer, q_SND, runs, window)
-            runs = part_of(runs, length - window, length)
-        elif count > 1:
-            if q_SND.device.type != "cpu" and length > count:
-                return self._masked(layer, q_SND, runs, length)
-            past, own = part_of(runs, 0, length - count), part_of(runs, length - count, length)
-            if len(own) > 1:
-                return self._masked(layer, q_SND, runs, length)
-            return self._joined(layer, q_SND, (*past, *own), causal=True)
-        return self._joined(layer, q_SND, runs, causal=False)
+    def _cut(self, heads: int, cost: int) -> list[slice]:
+        """All heads at once, or in as many parts as threads may share."""
+        parts = min(self._lanes.count, heads) if cost >= SHARED else 1
+        edges = [heads * k // parts for k in range(parts + 1)]
+        return [slice(*edge) for edge in pairwise(edges)]
 
-    def _joined(self, layer: int, q_SND: Tensor, runs: Sequence[Run], causal: bool) -> Tensor:
-        """Attention over several pieces, the last of them `causal`: each by itself, weighed by its sum of exponentials (Dao
-        et al. 2023, "Flash-Decoding")."""
-        q = q_SND.transpose(0, 1).unsqueeze(0)
-        last = len(runs) - 1
-        if not last:
-            k, v = self._piece(layer, runs[0])
-            made = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
-            return made[0].transpose(0, 1)
-        if q.device.type != "cpu":
-            return self._masked(layer, q_SND, runs, sum(run.length for run in runs))
-        parts, sums = [], []
-        for number, run in enumerate(runs):
-            k, v = self._piece(layer, run)
-            part, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, causal and number == last
-            )
-            parts.append(part)
-            sums.append(log_sum)
-        weights = torch.stack(sums).softmax(0).to(q.dtype).unsqueeze(-1)
-        return (torch.stack(parts) * weights).sum(0)[0].transpose(0, 1)
 
-    def _masked(self, layer: int, q_SND: Tensor, runs: Sequence[Run], window: int) -> Tensor:
-        """Attention over a copy of all pieces, with a mask: where a window ends inside of what several queries see."""
-        slots = torch.cat([torch.arange(run.slot, run.slot + run.length) for run in runs]).to(q_SND.device)
-        k, v = (x[layer].index_select(0, slots).transpose(0, 1).unsqueeze(0) for x in (self.keys, self.values))
-        length, count = len(slots), len(q_SND)
-        column = torch.arange(length, device=q_SND.device)
-        query = column[length - count :, None]
-        seen = (column <= query) & (column > query - window)
-        made = F.scaled_dot_product_attention(
-            q_SND.transpose(0, 1).unsqueeze(0), k.to(q_SND.dtype), v.to(q_SND.dtype), attn_mask=seen, enable_gqa=True
-        )
-        return made[0].transpose(0, 1)
+def _part(held: Held, heads: slice) -> Held:
+    return Held(held.keys[:, heads], held.values[:, heads])
 
-    def _piece(self, layer: int, run: Run) -> tuple[Tensor, Tensor]:
-        """Keys and values of a run, each [1, K, L, D], as they lie."""
-        there = slice(run.slot, run.slot + run.length)
-        k, v = (x[layer, there].transpose(0, 1).unsqueeze(0) for x in (self.keys, self.values))
-        return k, v
+
+def _several(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_SKGD: Tensor) -> None:
+    out_SKGD.copy_(several(q_SKGD.flatten(1, 2), held, runs, window).view_as(out_SKGD))

@@ -1,0 +1,114 @@
+"""Attention of one sequence's packed tokens over positions that lie in a pool as a few pieces, without copying what lies together.
+
+Shape letters: N query heads, K key/value heads, G query heads of one of them, D size of one head, S and L queries and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Run(NamedTuple):
+    """`length` positions that lie one after another in the pool, from `slot` on."""
+
+    slot: int
+    length: int
+
+
+class Held(NamedTuple):
+    """Keys and values of some heads of one layer, each [slots, K, D]."""
+
+    keys: Tensor
+    values: Tensor
+
+    def of(self, run: Run) -> tuple[Tensor, Tensor]:
+        """Those of a run as they lie, each [K, L, D]."""
+        k, v = (x.narrow(0, *run).transpose(0, 1) for x in self)
+        return k, v
+
+
+def part_of(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
+    """The positions [start, end) of runs."""
+    found, before = [], 0
+    for run in runs:
+        first, last = max(start - before, 0), min(end - before, run.length)
+        if last > first:
+            found.append(Run(run.slot + first, last - first))
+        before += run.length
+    return tuple(found)
+
+
+def single(q_KGD: Tensor, held: Held, runs: Sequence[Run], out_KGD: Tensor) -> None:
+    """One query, scaled before, that sees all of `runs`, as plain products: heads that share keys are rows of one product."""
+    if len(runs) == 1:
+        k_KLD, v_KLD = held.of(runs[0])
+        torch.bmm(torch.bmm(q_KGD, k_KLD.mT).softmax(-1), v_KLD, out=out_KGD)
+        return
+    apart = [held.of(run) for run in runs]
+    weights_KGL = torch.cat([torch.bmm(q_KGD, k.mT) for k, _ in apart], -1).softmax(-1)
+    weights = weights_KGL.split([run.length for run in runs], -1)
+    torch.bmm(weights[0], apart[0][1], out=out_KGD)
+    for part, (_, v) in zip(weights[1:], apart[1:], strict=True):
+        out_KGD += torch.bmm(part, v)
+
+
+def several(q_SND: Tensor, held: Held, runs: Sequence[Run], window: int) -> Tensor:
+    """The last positions of `runs` as queries, each of which sees itself and what comes before it: [S, N, D].
+
+    With a `window`, the `window` - 1 positions before it alone.
+    """
+    length, count = sum(run.length for run in runs), len(q_SND)
+    if window and length > window:
+        if count > 1:
+            return _masked(q_SND, held, runs, window)
+        runs = part_of(runs, length - window, length)
+    elif count > 1:
+        if q_SND.device.type != "cpu" and length > count:
+            return _masked(q_SND, held, runs, length)
+        past, own = part_of(runs, 0, length - count), part_of(runs, length - count, length)
+        if len(own) > 1:
+            return _masked(q_SND, held, runs, length)
+        return joined(q_SND, held, (*past, *own), causal=True)
+    return joined(q_SND, held, runs, causal=False)
+
+
+def joined(q_SND: Tensor, held: Held, runs: Sequence[Run], causal: bool) -> Tensor:
+    """Attention over several pieces, the last of them `causal`: each by itself, weighed by its sum of exponentials (Dao et al.
+    2023, "Flash-Decoding")."""
+    q = q_SND.transpose(0, 1).unsqueeze(0)
+    last = len(runs) - 1
+    if not last:
+        k, v = (x.unsqueeze(0) for x in held.of(runs[0]))
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+        return made[0].transpose(0, 1)
+    if q.device.type != "cpu":
+        return _masked(q_SND, held, runs, sum(run.length for run in runs))
+    parts, sums = [], []
+    for number, run in enumerate(runs):
+        k, v = (x.unsqueeze(0) for x in held.of(run))
+        part, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal and number == last
+        )
+        parts.append(part)
+        sums.append(log_sum)
+    weights = torch.stack(sums).softmax(0).to(q.dtype).unsqueeze(-1)
+    return (torch.stack(parts) * weights).sum(0)[0].transpose(0, 1)
+
+
+def _masked(q_SND: Tensor, held: Held, runs: Sequence[Run], window: int) -> Tensor:
+    """Attention over a copy of all pieces, with a mask: where a window ends inside of what several queries see."""
+    slots = torch.cat([torch.arange(run.slot, run.slot + run.length) for run in runs]).to(q_SND.device)
+    k, v = (x.index_select(0, slots).transpose(0, 1).unsqueeze(0) for x in held)
+    length, count = len(slots), len(q_SND)
+    column = torch.arange(length, device=q_SND.device)
+    query = column[length - count :, None]
+    seen = (column <= query) & (column > query - window)
+    made = F.scaled_dot_product_attention(
+        q_SND.transpose(0, 1).unsqueeze(0), k.to(q_SND.dtype), v.to(q_SND.dtype), attn_mask=seen, enable_gqa=True
+    )
+    return made[0].transpose(0, 1)
