@@ -56,6 +56,7 @@ LAYERS = (
         "recipe_files",
         "vision.recipe",
         "vision.sections",
+        "vision.request",
         "simulate",
         "chart",
         "document",
@@ -85,6 +86,7 @@ LAYERS = (
         )
     ),
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
+    ("vision.flow", "vision.learning", "vision.smaller"),
     ("run",),
     ("prove",),
     ("practice",),

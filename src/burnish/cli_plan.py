@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from burnish.errors import BudgetNotMet, UserError
+
+if TYPE_CHECKING:
+    from burnish.vision.recipe import VisionRecipe
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def plan_recipe(options: Options) -> None:
     from burnish import recipe_files, show
     from burnish.plan import make_plan
     from burnish.presets import lookup
+    from burnish.recipe import Recipe
     from burnish.recipes import shipped
 
     if not options.what:
@@ -87,11 +91,30 @@ def plan_recipe(options: Options) -> None:
         raise UserError(
             f"plan {options.what}: a decoder is planned for a cluster: add --cluster h100-sxm:8x8 --seq 4096 --batch 512"
         )
-    made = make_plan(recipe_files.load(options.what, options.overrides or ()))
+    recipe, _ = recipe_files.load_any(options.what, options.overrides or ())
+    if not isinstance(recipe, Recipe):
+        return _plan_vision(recipe, options.json)
+    made = make_plan(recipe)
     print(made.model_dump_json(indent=1)) if options.json else show.plan(made)
     if made.fits is False:
         raise BudgetNotMet(
             f"{made.recipe} does not fit on {made.machine}; try memory.checkpointing=full or a higher parallel.zero"
+        )
+
+
+def _plan_vision(recipe: VisionRecipe, json: bool) -> None:
+    """A recipe of vision: its images are looked at, and what is derived from them is shown."""
+    from burnish import show
+    from burnish.finished import require_vision
+
+    require_vision("burnish plan")
+    from burnish.vision.flow import planned
+
+    made = planned(recipe)
+    print(made.model_dump_json(indent=1)) if json else show.plan(made)
+    if made.fits is False:
+        raise BudgetNotMet(
+            f"{made.recipe} does not fit on {made.machine}; try a smaller train.micro_batch or images.patch"
         )
 
 

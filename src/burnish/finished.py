@@ -26,6 +26,13 @@ def require_torch(verb: str) -> None:
             raise MissingExtra(verb, "train", package)
 
 
+def require_vision(verb: str) -> None:
+    """Raises MissingExtra naming the first package of the vision extra that is not installed."""
+    for package in ("torch", "safetensors", "monai", "nibabel", "pydicom", "nrrd", "PIL", "scipy"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(verb, "vision", package)
+
+
 def export(
     source: str | Path, to: Path | None = None, form: str | None = None, onnx: Choices | None = None
 ) -> dict[str, bool | float | str]:
@@ -144,7 +151,7 @@ def report(folder: Path) -> Report:
     made = records.read(Records, place.records) if place.records.exists() else None
     if made is None or made.status == "partly":
         made = _so_far(place, plan, made or Records(status="partly"))
-    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe_files.load(str(place.lock))))
+    written = make_report(plan, made, recipe_yaml=recipe_files.to_yaml(recipe_files.load_any(str(place.lock))[0]))
     write_report(written, folder)
     return written
 

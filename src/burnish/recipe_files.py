@@ -22,6 +22,8 @@ from burnish.errors import UserError, nearest
 from burnish.recipe import Recipe, build, replace
 from burnish.recipes import shipped
 from burnish.records import write_text
+from burnish.vision import recipe as vision
+from burnish.vision.recipe import VisionRecipe
 
 LOCK_NAME = "recipe.lock.yaml"
 
@@ -64,7 +66,16 @@ def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
 
 def load_locked(name: str, overrides: Iterable[str] = ()) -> tuple[Recipe, dict[str, Any]]:
     """As `load`, with the `lock` part of a lock file (empty for any other source or once a key is overridden)."""
+    recipe, lock = load_any(name, overrides)
+    if not isinstance(recipe, Recipe):
+        raise UserError(f"recipe {name!r}: is one of vision; use it with run, train, plan, report and predict")
+    return recipe, lock
+
+
+def load_any(name: str, overrides: Iterable[str] = ()) -> tuple[Recipe | VisionRecipe, dict[str, Any]]:
+    """As `load_locked`, of a decoder's recipe or one of vision."""
     lock: dict[str, Any] = {}
+    recipe: Recipe | VisionRecipe
     path, _, function = name.partition(":")
     if path.endswith(".py"):
         recipe = _from_python(Path(path), function)
@@ -78,7 +89,9 @@ def load_locked(name: str, overrides: Iterable[str] = ()) -> tuple[Recipe, dict[
             f"recipe {name!r}: not shipped ({nearest(name, names)}) and not a file ending in .yaml, .py or .py:function"
         )
     changes = dict(parse_override(text) for text in overrides)
-    return (replace(recipe, changes), {} if changes else lock) if changes else (recipe, lock)
+    if not changes:
+        return recipe, lock
+    return (replace(recipe, changes) if isinstance(recipe, Recipe) else vision.replace(recipe, changes)), {}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -92,7 +105,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _from_python(path: Path, function: str) -> Recipe:
+def _from_python(path: Path, function: str) -> Recipe | VisionRecipe:
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -115,7 +128,7 @@ def _from_python(path: Path, function: str) -> Recipe:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}:{function}: raised {_in_short(error)}") from None
-    if not isinstance(recipe, Recipe):
+    if not isinstance(recipe, Recipe | VisionRecipe):
         raise UserError(f"{path}:{function}: returned {type(recipe).__name__}; a recipe function returns a Recipe")
     return recipe
 
@@ -129,7 +142,7 @@ def _in_short(error: BaseException) -> str:
     return ": ".join(part for part in (type(error).__name__, " ".join(said.split())) if part)
 
 
-def _from_yaml(path: Path) -> tuple[Recipe, dict[str, Any]]:
+def _from_yaml(path: Path) -> tuple[Recipe | VisionRecipe, dict[str, Any]]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Yaml12)
     except FileNotFoundError:
@@ -144,16 +157,17 @@ def _from_yaml(path: Path) -> tuple[Recipe, dict[str, Any]]:
         raise UserError(f"{path}: expected sections (model, data, train, ...), found {type(values).__name__}")
     lock = values.pop("lock", {})
     values.setdefault("name", path.name.removesuffix(".yaml").removesuffix(".yml"))
-    return build(values, str(path)), lock if isinstance(lock, dict) else {}
+    made = vision.build(values, str(path)) if "images" in values else build(values, str(path))
+    return made, lock if isinstance(lock, dict) else {}
 
 
-def to_yaml(recipe: Recipe, lock: dict[str, Any] | None = None) -> str:
+def to_yaml(recipe: Recipe | VisionRecipe, lock: dict[str, Any] | None = None) -> str:
     """The whole recipe as YAML, defaults written out; `load` reads it back to an equal recipe."""
     values = recipe.model_dump(mode="json")
     return yaml.safe_dump(values | ({"lock": lock} if lock else {}), sort_keys=False, allow_unicode=True, width=100)
 
 
-def save_lock(recipe: Recipe, lock: dict[str, Any], folder: Path) -> Path:
+def save_lock(recipe: Recipe | VisionRecipe, lock: dict[str, Any], folder: Path) -> Path:
     """Write `recipe.lock.yaml`: running that file again repeats the run."""
     path = folder / LOCK_NAME
     write_text(path, to_yaml(recipe, lock))
@@ -190,16 +204,18 @@ def write_new(name: str, base: str, folder: Path) -> Path:
     if importlib.util.find_spec(stem) is not None:  # Python looks in this folder first
         raise UserError(f"recipe name {name!r}: {path.name} would hide Python's module {stem}; choose another")
     function = base.replace("-", "_")
+    varied, _ = load_any(base)
+    kind = type(varied).__name__
     write_text(
         path,
         f'"""The {name} recipe."""\n\n'
-        "from burnish.recipe import Recipe, replace\n"
+        f"from burnish.{'recipe' if kind == 'Recipe' else 'vision.recipe'} import {kind}, replace\n"
         f"from burnish.recipes.{function} import {function}\n\n\n"
-        f"def {stem}() -> Recipe:\n"
+        f"def {stem}() -> {kind}:\n"
         f'    """{base} with changes of my own."""\n'
         "    return replace(\n"
         f"        {function}(),\n"
-        f'        {{"name": "{name}", "train.steps": {load(base).train.steps}}},\n'
+        f'        {{"name": "{name}", "train.steps": {varied.train.steps}}},\n'
         "    )\n",
     )
     return path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from burnish import lock, recipe_files, records, run_folder
 from burnish.after_training import finish
-from burnish.errors import BudgetNotMet
+from burnish.errors import BudgetNotMet, UserError
 from burnish.finished import report as report_again
-from burnish.finished import require_torch
+from burnish.finished import require_torch, require_vision
 from burnish.found import Found, add_speeds, as_records, begin
 from burnish.hardware import detect
 from burnish.launch.environment import RankPlace, rank_place
@@ -27,6 +27,8 @@ from burnish.records import Evaluation, Plan
 from burnish.report import make_report, write_report
 from burnish.reported import Report
 from burnish.run_folder import RunFolder
+from burnish.vision.recipe import VisionRecipe
+from burnish.vision.request import VisionRequest
 
 if TYPE_CHECKING:
     from burnish.crew import Crew
@@ -68,7 +70,7 @@ class Here:
 
 
 def run(
-    recipe: str | Recipe,
+    recipe: str | Recipe | VisionRecipe,
     overrides: Iterable[str] = (),
     folder: Path | None = None,
     fresh: bool = False,
@@ -84,6 +86,10 @@ def run(
     locked: dict[str, Any] = {}
     name = recipe if isinstance(recipe, str) else recipe.name
     place = rank_place()
+    if isinstance(recipe, str) and isinstance(recipe_files.load_any(recipe)[0], VisionRecipe):
+        recipe, locked = recipe_files.load_any(recipe, overrides)
+    if isinstance(recipe, VisionRecipe):
+        return _of_vision(VisionRequest(recipe, locked, name, folder, fresh, tuple(stages)), place, quiet)
     if isinstance(recipe, str):
         recipe, locked = load_for(place.world, recipe, overrides)
     request = Request(
@@ -100,6 +106,16 @@ def run(
     if report is None:
         raise SystemExit(0)
     return report
+
+
+def _of_vision(request: VisionRequest, place: RankPlace, quiet: bool) -> Report:
+    """A recipe of vision, which takes one process."""
+    if not place.alone:
+        raise UserError(f"{request.name}: a vision recipe runs as one process; leave out --nproc")
+    require_vision("burnish run")
+    from burnish.vision.flow import run_recipe
+
+    return run_recipe(request, quiet)
 
 
 def _run(request: Request, place: RankPlace, watch: Watch | None, quiet: bool) -> Report | None:

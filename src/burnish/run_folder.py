@@ -14,6 +14,7 @@ from burnish import recipe_files
 from burnish.errors import UserError
 from burnish.recipe import Recipe, replace
 from burnish.records import Records, read
+from burnish.vision.recipe import VisionRecipe
 
 try:
     import fcntl
@@ -21,6 +22,7 @@ except ImportError:  # not on Windows: two runs in one folder are not noticed th
     fcntl = None  # type: ignore[assignment]
 
 CLAIM = ".running"
+AFTERWARDS = ("compress", "prune", "int8", "output")  # sections of what is done to a trained model
 OURS = {
     recipe_files.LOCK_NAME,
     "plan.json",
@@ -34,6 +36,8 @@ OURS = {
     "model",
     "compressed",
     "adapter",
+    "pruned",
+    "control",
     "tensorboard",
 }
 
@@ -85,7 +89,7 @@ class RunFolder:
         return self.path / "tensorboard"
 
 
-def check(path: Path, recipe: Recipe, fresh: bool) -> RunFolder:
+def check(path: Path, recipe: Recipe | VisionRecipe, fresh: bool) -> RunFolder:
     """The folder of a new run, or of the same recipe's unfinished one; nothing is written.
 
     Raises UserError when the folder holds something else or a run of another recipe (`fresh` allows that to be
@@ -111,14 +115,15 @@ def settled(path: Path, recipe: Recipe, fresh: bool) -> Recipe:
     return replace(recipe, {"train.compile": recipe_files.load(str(lock)).train.compile})
 
 
-def finished(folder: RunFolder, export: bool, recipe: Recipe | None = None) -> bool:
+def finished(folder: RunFolder, export: bool, recipe: Recipe | VisionRecipe | None = None) -> bool:
     """Whether the run in `folder` has been to its end; without `export`, to the end of its training.
 
     One that is to be compressed as its lock does not say has not.
     """
-    lock = str(folder.lock)
-    if export and recipe and folder.lock.is_file() and recipe_files.load(lock).compress != recipe.compress:
-        return False
+    if export and recipe and folder.lock.is_file():
+        old, _ = recipe_files.load_any(str(folder.lock))
+        if any(getattr(old, name, None) != getattr(recipe, name, None) for name in AFTERWARDS):
+            return False
     enough = ("done",) if export else ("done", "trained")
     return folder.records.exists() and read(Records, folder.records).status in enough
 
@@ -150,18 +155,18 @@ def _ours(name: str) -> bool:
     return name in OURS or name.startswith(".")
 
 
-def _same_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    old = recipe_files.load(str(folder.lock))
+def _same_recipe(folder: RunFolder, recipe: Recipe | VisionRecipe) -> None:
+    old, _ = recipe_files.load_any(str(folder.lock))
     if changed := recipe_files.differences(identity(old), identity(recipe)):
         raise UserError(
             f"{folder.path}: holds a run of another recipe ({changed[0]}); use --fresh to replace it or --out for another"
         )
 
 
-def identity(recipe: Recipe) -> dict[str, Any]:
+def identity(recipe: Recipe | VisionRecipe) -> dict[str, Any]:
     """What must stay the same while a run goes on. How its work is divided over ranks, threads and micro batches may change:
     the losses are the same but for rounding. So may what is done to the model afterwards."""
-    left_out = {"parallel": True, "machine": True, "compress": True}
+    left_out = dict.fromkeys(("parallel", "machine", *AFTERWARDS), True)
     settings: dict[str, Any] = recipe.model_dump(mode="json", exclude=left_out)
     del settings["train"]["micro_batch"]
     return settings

@@ -26,13 +26,7 @@ def plan(made: Plan, console: Console | None = None) -> None:
     """Print what a recipe will do and take."""
     out = console or Console()
     out.print(f"[bold]{printable(made.recipe)}[/bold] on {printable(made.machine)}")
-    batch = made.batch
-    out.print(
-        f"step: {counted(batch['global_batch'], 'row')} = {batch['tokens_per_step']:,} tokens; a rank takes "
-        f"{counted(batch['rows_per_rank'], 'row')} in {counted(batch['micro_batches'], 'micro batch', 'es')} of "
-        f"{batch['micro_batch']}; {counted(batch['steps'], 'step')}, {batch['tokens']:,} tokens",
-        highlight=False,
-    )
+    out.print(_step(made.batch), highlight=False)
     for number, taken in enumerate(made.passes, 1):
         only = " [yellow](planned only)[/yellow]" if taken.plan_only else ""
         out.print(f"pass {number}: [bold]{taken.technique}[/bold]{only}, {taken.reason}", highlight=False)
@@ -63,6 +57,20 @@ def plan(made: Plan, console: Console | None = None) -> None:
         None: "memory of this device is not known",
     }
     out.print(verdict[made.fits])
+
+
+def _step(batch: Mapping[str, int]) -> str:
+    """What goes into a step, and into all of them."""
+    if "images" in batch:
+        return (
+            f"step: {counted(batch['global_batch'], 'image')}, {batch['micro_batch']} at once; "
+            f"{counted(batch['steps'], 'step')}, {batch['images']:,} images"
+        )
+    return (
+        f"step: {counted(batch['global_batch'], 'row')} = {batch['tokens_per_step']:,} tokens; a rank takes "
+        f"{counted(batch['rows_per_rank'], 'row')} in {counted(batch['micro_batches'], 'micro batch', 'es')} of "
+        f"{batch['micro_batch']}; {counted(batch['steps'], 'step')}, {batch['tokens']:,} tokens"
+    )
 
 
 def _by_axis(made: Plan) -> list[tuple[str, float]]:

@@ -6,16 +6,23 @@ windows of values for CT, patches no larger than the median scan.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from burnish.data.cache import cache_folder
 from burnish.errors import UserError
+from burnish.records import write_text
+from burnish.vision.prepared import content_key, read_pair
 from burnish.vision.recipe import VisionRecipe, replace
 from burnish.vision.scans import Scan
 from burnish.vision.sections import AXES
+from burnish.vision.sources import Entry
 
 LARGEST = {2: 128, 3: 48}  # side of a patch that a step on two cores takes in about half a second
 MOST_CLASSES = 256
@@ -71,6 +78,19 @@ def fingerprint(scans: Sequence[tuple[Scan, NDArray[np.int64]]]) -> Fingerprint:
         ct=any(scan.array.min() < AIR for scan, _ in scans),
         pictures=all(scan.kind == "picture" for scan, _ in scans),
     )
+
+
+def fingerprint_of(entries: Sequence[Entry], cache: Path | None = None) -> Fingerprint:
+    """The fingerprint of labelled scans, from the cache where the same files were looked at before."""
+    place = (cache_folder() if cache is None else cache) / "images" / f"fingerprint-{content_key(entries)[:32]}.json"
+    try:
+        values: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        listed: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return Fingerprint(**listed)
+    except (OSError, ValueError, TypeError):
+        made = fingerprint([read_pair(entry) for entry in entries])
+        write_text(place, json.dumps(asdict(made)))
+        return made
 
 
 def settle(recipe: VisionRecipe, found: Fingerprint) -> tuple[VisionRecipe, tuple[str, ...]]:

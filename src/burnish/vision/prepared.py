@@ -103,13 +103,22 @@ def prepare(
 
 def _key(entries: Sequence[Entry], images: Images, dimensions: int) -> str:
     what = images.model_dump(mode="json", include={"classes", "slice_axis", "spacing", "normalise", "window"})
-    digest = hashlib.sha256(json.dumps([FORMAT, dimensions, what], sort_keys=True).encode())
+    said = json.dumps([FORMAT, dimensions, what, content_key(entries)], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def content_key(entries: Sequence[Entry]) -> str:
+    """The hash of all files of labelled scans. Raises UserError for one that is not there."""
+    digest = hashlib.sha256()
     for entry in entries:
         for path in (*entry.images, *((entry.label,) if entry.label else ())):
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 digest.update(f"\n{file.name}\n".encode())
-                with file.open("rb") as stream:
-                    digest.update(hashlib.file_digest(stream, "sha256").digest())
+                try:
+                    with file.open("rb") as stream:
+                        digest.update(hashlib.file_digest(stream, "sha256").digest())
+                except OSError as error:
+                    raise UserError(f"{file}: cannot be read ({error.strerror})") from None
     return digest.hexdigest()
 
 

@@ -12,6 +12,8 @@ from burnish.recipe import NAME, Machine, Optim, Schedule, Train
 from burnish.section import Section, explain, with_changes
 from burnish.vision.sections import Augment, Images, Inference, Int8, Network, Output, Prune
 
+OPTIM = Optim(weight_decay=1e-4, betas=(0.9, 0.99))  # where a recipe names nothing else
+
 
 class VisionRecipe(Section):
     """One resolved recipe. A row of a batch is one patch."""
@@ -22,7 +24,7 @@ class VisionRecipe(Section):
     network: Network = Network()
     images: Images
     augment: Augment = Augment()
-    optim: Optim = Optim(weight_decay=1e-4, betas=(0.9, 0.99))
+    optim: Optim = OPTIM
     schedule: Schedule = Schedule()
     train: Train
     inference: Inference = Inference()
