@@ -97,15 +97,16 @@ def scans_in(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and (p.is_dir() or suffix_of(p)))
 
 
-def _name_of(path: Path) -> str:
+def name_of(path: Path) -> str:
+    """A scan's name without the suffix of its kind."""
     return path.name if path.is_dir() else stem_of(path)
 
 
 def _paired(images: Path, labels: Path, pattern: str) -> list[Entry]:
-    known = {_name_of(path): path for path in scans_in(labels)}
+    known = {name_of(path): path for path in scans_in(labels)}
     grouped: dict[str, list[Path]] = {}
     for path in scans_in(images):
-        name = _name_of(path)
+        name = name_of(path)
         grouped.setdefault(name if name in known else CHANNEL.sub("", name), []).append(path)
     if not grouped:
         raise UserError(f"{images}: holds no image of a known kind")
