@@ -104,6 +104,7 @@ LAYERS = (
         "cli_export",
         "cli_embed",
         "cli_launch",
+        "cli_predict",
         "cli_record",
         "cli_serve",
         "cli",

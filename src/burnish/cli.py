@@ -22,6 +22,8 @@ from burnish.cli_plan import Options as PlanOptions
 from burnish.cli_plan import plan
 from burnish.cli_practice import Options as PracticeOptions
 from burnish.cli_practice import practice
+from burnish.cli_predict import Options as PredictOptions
+from burnish.cli_predict import predict
 from burnish.cli_record import verb
 from burnish.cli_serve import Options as ServeOptions
 from burnish.cli_serve import serve
@@ -55,6 +57,7 @@ app.command("chat")(verb(chat, ChatOptions))
 app.command("compress")(verb(compress, CompressOptions))
 app.command("launch")(launch)
 app.command("practice")(verb(practice, PracticeOptions))
+app.command("predict")(verb(predict, PredictOptions))
 app.command("serve")(verb(serve, ServeOptions))
 register_models(app)
 
@@ -195,7 +198,7 @@ def recipe_show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Print a whole recipe as YAML, defaults included."""
     from burnish import recipe_files
 
-    print(recipe_files.to_yaml(recipe_files.load(recipe, overrides or ())), end="")
+    print(recipe_files.to_yaml(recipe_files.load_any(recipe, overrides or ())[0]), end="")
 
 
 @recipes.command("validate")
@@ -203,9 +206,10 @@ def recipe_validate(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Check a recipe and that its texts are there, without running it."""
     from burnish import recipe_files
     from burnish.data.text import Texts
+    from burnish.recipe import Recipe
 
-    made = recipe_files.load(recipe, overrides or ())
-    if made.machine.chip is None:
+    made, _ = recipe_files.load_any(recipe, overrides or ())
+    if isinstance(made, Recipe) and made.machine.chip is None:
         for sources in (made.data.train, made.data.heldout):
             if sources:
                 Texts.open(sources, made.data.text_field)
