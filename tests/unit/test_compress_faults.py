@@ -14,11 +14,12 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from awq_models import config_of, decoder, divergence, logits, samples
+from awq_models import FAMILIES, config_of, decoder, divergence, logits, samples
 from burnish.compress import coverage, rtn
 from burnish.compress.awq_layer import gather
 from burnish.compress.awq_stream import enter
 from burnish.compress.samples import Samples
+from burnish.compress.search_bytes import search_bytes
 from burnish.config import ModelConfig
 from burnish.describe import Shapes, describe
 from burnish.errors import UserError
@@ -263,6 +264,16 @@ def test_080_082_a_search_holds_one_layer_and_no_activations() -> None:
     assert long.largest == few.largest
     states = 4 * 64 * 24 * (20 - 4)  # bytes of the further rows
     assert few.most < long.most <= few.most + states
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_080_what_a_search_holds_is_told_before(name: str) -> None:
+    model, own = decoder(name), samples(name)
+    batches = enter(model, own)
+    grams = gather(model, 0, model.layers[0], batches)
+    sums = {id(gram): gram.total.nbytes + gram.sizes.nbytes for some in grams.values() for gram in some}
+    held = sum(sums.values()) + sum(batch.states.nbytes for batch in batches)
+    assert search_bytes(config_of(name), own.tokens) == held
 
 
 def test_081_patterns_that_keep_every_matrix_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,18 @@ def test_an_encoder_is_written_in_eight_bits_and_says_the_same(activations):
     cosine = (own.embed(texts) * Embedder.of(there).embed(texts)).sum(1)
     assert cosine.min() > 0.9
     assert cosine.mean() < 1
+
+
+def test_noise_for_an_encoder_is_told_and_text_is_not():
+    """Letters at random are no words of its tokenizer."""
+    draw = random.Random(0)
+    lines = ["".join(draw.choice("qxzvkjw7%") for _ in range(40)) for _ in range(12)]
+    Path("noise.txt").write_text("\n".join(lines))
+    words = ("--text", "judge.txt", "--rows", "4", "--length", "32", *EIGHT, "activations=dynamic", "--out", "told")
+    for source, wanted in (("noise.txt", 1), ("calibrate.txt", 0)):
+        assert code_of(["compress", "encoder", "--calibrate", source, *words]) == 0
+        notes = json.loads(Path("told/report.json").read_text())["verified"]["notes"]
+        assert sum(f"{source}: unlike the judged text" in note for note in notes) == wanted
 
 
 def test_parts_of_an_encoder_are_kept():

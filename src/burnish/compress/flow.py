@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from burnish.compress import costs, coverage, judged_ranges
+from burnish.compress import costs, coverage, judged_ranges, search_bytes
 from burnish.compress.divergence import Probe, Seen, TokenProbe, VectorProbe
 from burnish.compress.judging import metric_of, readable
 from burnish.compress.passes import Compressed, described, run_passes
@@ -124,7 +124,10 @@ def _prepared(flow: Flow) -> tuple[Samples, Judge]:
     flow.notes += notes
     flow.timed("samples", began)
     began = time.monotonic()
-    flow.screen.say(f"{samples.tokens:,} tokens in {len(samples.ids)} rows to calibrate on; judging the model itself")
+    held = search_bytes.told([config for _, config in flow.chosen], subject.config, samples.tokens)
+    flow.screen.say(
+        f"{samples.tokens:,} tokens in {len(samples.ids)} rows to calibrate on{held}; judging the model itself"
+    )
     probe = probe_of(subject, asked, samples)
     task = None if asked.task is None else Path(asked.task)
     metric = metric_of(asked.metric, subject, probe if asked.text else None, task)
