@@ -27,10 +27,12 @@ class Options:
     full: Annotated[int | None, Option(help="Full-length test 1 or 2, of 50 questions.")] = None
     labs: Annotated[bool, Option("--labs", help="Measure the claims on this machine.")] = False
     wrong: Annotated[bool, Option("--wrong", help="Once more what was answered wrong.")] = False
+    web: Annotated[bool, Option("--web", help="As a page of this machine, for a browser.")] = False
     timed: Annotated[bool, Option("--timed", help="90 seconds a question, counted over the test.")] = False
     fresh: Annotated[bool, Option("--fresh", help="Begin anew what was left half done.")] = False
     bank: Annotated[Path | None, Option(help="Questions of your own, a YAML file.")] = None
     seed: Annotated[int | None, Option(min=0, help="Order of questions and options; default: by chance.")] = None
+    port: Annotated[int, Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 0
 
 
 def practice(options: Options) -> None:
@@ -40,6 +42,8 @@ def practice(options: Options) -> None:
 
     given = forms.given(options.subject, options.full, mixed=options.mixed, labs=options.labs, wrong=options.wrong)
     said = [" ".join(forms.words(form)) for form in given]
+    if options.web and said:
+        raise UserError(f"--web: the page has a menu; leave {' and '.join(said)} out")
     if len(said) > 1:
         raise UserError(f"{', '.join(said)}: give one of them")
     questions = bank.shipped() if options.bank is None else bank.read(options.bank)
@@ -48,7 +52,12 @@ def practice(options: Options) -> None:
     if damage:
         print(printable(damage), file=sys.stderr)
     asked = forms.Asked(seed=options.seed, timed=options.timed, fresh=options.fresh, bank=options.bank)
-    _at_terminal(questions, path, asked, given[0] if given else None)
+    if options.web:
+        from burnish.practice import web
+
+        web.serve(questions, path, asked, options.port, lambda line: print(printable(line), flush=True))
+    else:
+        _at_terminal(questions, path, asked, given[0] if given else None)
 
 
 def _at_terminal(questions: Bank, path: Path, asked: Asked, form: str | None) -> None:

@@ -81,10 +81,10 @@ def unfinished(kept: Kept, form: str, bank: Bank) -> Session | None:
     return session if session is not None and session.current is not None and still_there(session, bank) else None
 
 
-def record(path: Path, bank: Bank, session: Session, new: int) -> None:
+def record(path: Path, bank: Bank, session: Session, new: int) -> str | None:
     """Write down a session whose last `new` answers are not yet in the file, which is read again first: another test may
-    be going on beside this one. Raises UserError where it cannot be written."""
-    progress, _ = load(path)
+    be going on beside this one. Gives the line of `load`; raises UserError where it cannot be written."""
+    progress, damage = load(path)
     kept = progress.of(bank)
     wrong = dict.fromkeys(kept.wrong)
     for number in range(len(session.answers) - new, len(session.answers)):
@@ -100,6 +100,7 @@ def record(path: Path, bank: Bank, session: Session, new: int) -> None:
         unfinished[session.form] = session
     changed = Kept(wrong=tuple(wrong), open=unfinished, finished=finished)
     save(progress.model_copy(update={"banks": progress.banks | {bank.name: changed}}), path)
+    return damage
 
 
 def _finished(session: Session, bank: Bank) -> Finished:

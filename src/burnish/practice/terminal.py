@@ -87,9 +87,11 @@ def take(desk: Desk, session: Session, command: str) -> Session:
 def keep(desk: Desk, session: Session, new: int) -> None:
     """Write the answers down; where that cannot be, say so and let the test go on."""
     try:
-        progress.record(desk.path, desk.bank, session, new)
+        damage = progress.record(desk.path, desk.bank, session, new)
     except UserError as error:
-        desk.say(f"Not saved: {error}")
+        damage = f"Not saved: {error}"
+    if damage:
+        desk.say(damage)
 
 
 def title(form: str) -> str:
