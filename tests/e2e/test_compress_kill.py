@@ -102,27 +102,27 @@ def test_stopped_at_random_moments_and_begun_again(place, number):
     assert list(Path("state").iterdir()) == [], "a search is kept until its model is written"
 
 
-def run() -> int:
-    return code_of(list(WORDS))
+def run(*more: str) -> int:
+    return code_of([*WORDS, *more])
 
 
-def test_stopped_in_the_middle_of_judging_goes_on_without_a_second_search(place, monkeypatch, capsys):
-    """The search's layers are kept until the folder is there; what is written over them is the same to the byte."""
+def test_a_search_is_kept_until_its_model_is_written(place, monkeypatch, capsys):
+    """Over its budget, then stopped while judging: the search's layers stay, and what is written is the same to the byte."""
     import burnish.compress.awq_search as search
 
     assert run() == 0
     wanted = written()
     Path("small").rename("first")
+    assert run("--max-drop=-50%") == 3
+    (kept,) = Path("state").iterdir()
+    assert len(list(kept.glob("layer-*.json"))) == 5
+    monkeypatch.setattr(search, "search_layer", _interrupt)  # no layer is searched again
     with monkeypatch.context() as patch:
         patch.setattr(flow.costs, "medians", _interrupt)
         assert run() == 130
     assert capsys.readouterr().err.splitlines()[-1] == "burnish: stopped"
     assert not list(Path().glob("*small*"))
-    (kept,) = Path("state").iterdir()
-    assert len(list(kept.glob("layer-*.json"))) == 5
-    with monkeypatch.context() as patch:
-        patch.setattr(search, "search_layer", _interrupt)
-        assert run() == 0, "no layer is searched again"
+    assert run() == 0
     assert written() == wanted
     assert not list(Path("state").iterdir())
 
