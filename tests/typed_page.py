@@ -92,7 +92,9 @@ def opened(address: str, profile: Path, width: int = 800, dark: bool = False) ->
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", *QUIET.split(), "--remote-debugging-pipe"]
     command += [f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
     shell = ["bash", "-c", f'exec "$0" "$@" 3<&{there[0]} 4>&{ours[1]}', *command]
-    process = subprocess.Popen(shell, pass_fds=(there[0], ours[1]), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        shell, pass_fds=(there[0], ours[1]), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     os.close(there[0])
     os.close(ours[1])
     page = Page(there[1], ours[0])

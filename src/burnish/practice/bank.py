@@ -117,7 +117,7 @@ def parse(name: str, text: str) -> Iterator[Question]:
         raise UserError(f"{name}: is no YAML that can be read") from None
     if not isinstance(content, dict):
         raise UserError(f"{name}: holds no keys; write 'questions:' and a list below it")
-    _known(name, content, (*SHARED, "questions"))
+    _known(f"{name}: top of the file", content, (*SHARED, "questions"))
     listed = content.get("questions")
     if not isinstance(listed, list) or not listed:
         raise UserError(f"{name}: key 'questions': write a list of at least one question")

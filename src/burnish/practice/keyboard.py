@@ -50,8 +50,10 @@ def _key(number: int, seconds: float | None) -> str | None:
     if not read or read == b"\x04":
         return END
     if read == b"\x1b":  # an arrow or a function key: none of ours, with all that belongs to it
-        while select.select([number], [], [], ESCAPE)[0] and os.read(number, 1):
-            pass
+        byte = read
+        while select.select([number], [], [], ESCAPE)[0] and (byte := os.read(number, 1)):
+            if byte not in b"[O" and b"@" <= byte <= b"~":  # the last byte of such a sequence
+                break
         return ""
     return ENTER if read in b"\r\n " else read.decode("ascii", "ignore").lower()
 

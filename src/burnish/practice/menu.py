@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 
 from burnish import prove
-from burnish.practice import live
 from burnish.practice.bank import claims
 from burnish.practice.draw import FULL, MIXED, SHORT, TESTS
 from burnish.practice.keyboard import ENTER
@@ -50,7 +49,7 @@ def form(desk: Desk, wrong: int) -> str | None:
 def labs(desk: Desk) -> None:
     """Measure one claim after another, until the person goes."""
     names, here = claims(), prove.claims()
-    rows = [name if name in here else f"{name}: {live.absent(name)}".partition(";")[0] for name in names]
+    rows = [name if name in here else f"{name} (not in this installation)" for name in names]
     try:
         while True:
             picked = choose(desk, "Which claim is to be measured on this machine? A letter; Q leaves.", rows)
