@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +17,13 @@ from numpy.typing import NDArray
 
 from burnish.data.cache import cache_folder
 from burnish.errors import UserError
-from burnish.export.folder import replacing_folder
 from burnish.vision.normalise import normalised
 from burnish.vision.scans import Scan, read_scan
 from burnish.vision.sections import AXES, Images
 from burnish.vision.sources import Entry
 from burnish.vision.space import Space
 
+CASES = "cases.json"
 FORMAT = 1  # of the files; a change makes them anew
 SAME_PLACE = 1e-3  # of a voxel: how far image and label may lie apart
 Progress = Callable[[int, int], None]
@@ -95,10 +99,31 @@ def prepare(
     """Cases of labelled scans, made unless the cache has them, and the hash of what they are made of."""
     key = _key(entries, images, dimensions)
     place = (cache_folder() if cache is None else cache) / "images" / key[:32]
-    if not (place / "cases.json").is_file():
-        with replacing_folder(place, lambda name: name.endswith((".npy", ".json"))) as folder:
+    if not (place / CASES).is_file():
+        with _made_once(place) as folder:
             _make(folder, entries, images, dimensions, progress)
     return list(_opened(place)), key
+
+
+@contextmanager
+def _made_once(place: Path) -> Iterator[Path]:
+    """A folder to write into that becomes `place` at the end; of processes at once the first to end is kept."""
+    work = place.with_name(f".unfinished-{place.name}-{secrets.token_hex(4)}")
+    try:
+        work.mkdir(parents=True)
+        yield work
+        try:
+            os.replace(work, place)
+        except OSError:
+            if not (place / CASES).is_file():
+                raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"{place.parent}: cannot be written ({reason}); set BURNISH_CACHE to a writable folder"
+        ) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _key(entries: Sequence[Entry], images: Images, dimensions: int) -> str:
@@ -133,11 +158,11 @@ def _make(folder: Path, entries: Sequence[Entry], images: Images, dimensions: in
         rows.append({"name": entry.name, "affine": space.network_affine.tolist(), "spacing": space.spacing})
         if progress:
             progress(number + 1, len(entries))
-    (folder / "cases.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / CASES).write_text(json.dumps(rows), encoding="utf-8")
 
 
 def _opened(place: Path) -> Iterable[Case]:
-    for number, row in enumerate(json.loads((place / "cases.json").read_text(encoding="utf-8"))):
+    for number, row in enumerate(json.loads((place / CASES).read_text(encoding="utf-8"))):
         image, label = (np.load(place / f"{number}-{what}.npy", mmap_mode="r") for what in ("image", "label"))
         a, b, c = row["spacing"]
         yield Case(row["name"], image, label, np.asarray(row["affine"]), (a, b, c))
