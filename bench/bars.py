@@ -12,6 +12,7 @@ from bars_awq import AWQ
 from bars_compress import COMPRESSION
 from bars_engine import ENGINE
 from bars_fp8 import FP8
+from bars_practice import PRACTICE
 
 RESULTS = Path(__file__).parent / "results"
 BARS = (
@@ -258,6 +259,7 @@ BARS = (
     *ENGINE,
     *AWQ,
     *FP8,
+    *PRACTICE,
 )
 
 
