@@ -62,11 +62,12 @@ def predict(
     if source.resolve() == out.resolve():
         raise UserError(f"{out}: is where the scans are; name another folder with --out")
     by, log = _by(bundle, labeller, engine), _log(out)
-    known = log["files"] if log.get("by") == by else {}
+    before = log["files"] if log.get("by") == by else {}
+    known = {name: before[name] for name in map(_stamp, scans) if name in before and (out / before[name]).is_file()}
     written, failed, there = [], [], 0
     for number, paths in enumerate(scans):
         name = _stamp(paths)
-        if (old := known.get(name)) and (out / old).is_file():
+        if name in known:
             there += 1
         else:
             try:
