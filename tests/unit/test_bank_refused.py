@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,13 @@ def test_a_file_that_is_no_bank_is_refused_in_one_line(tmp_path: Path, text: str
     assert str(refused.value).startswith(f"{path}: ")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_example_of_the_docs_is_a_bank(request: pytest.FixtureRequest) -> None:
+    page = (request.config.rootpath / "docs" / "practice.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (question,) = bank.parse("practice.md", example)
+    assert (question.subject, question.claim, question.options[question.answer].text) == ("our-cluster", "mapping", "4")
 
 
 def test_what_cannot_be_read_and_what_is_there_twice(tmp_path: Path) -> None:
