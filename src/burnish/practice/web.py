@@ -19,6 +19,7 @@ from burnish.practice.service import Service
 
 HOST = "127.0.0.1"
 LONGEST = 4096  # bytes of a request's body
+ENOUGH = 1 << 20  # bytes after which a longer one is cut off
 PATIENCE = 10  # seconds for a client to say what it wants
 HEADERS = {
     "Cache-Control": "no-store",
@@ -75,6 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """A call of the service; its body is a JSON object."""
+        content = self._content()  # read whatever comes of it: a client that is cut off sees no answer
         name = self._asked()
         if name is None:
             return
@@ -82,8 +84,15 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such call")
         elif self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
-        elif (body := self._body()) is not None:
+        elif (body := parsed(content)) is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"send a JSON object of at most {LONGEST} bytes, with its length")
+        else:
             self._answer(lambda: self.server.service.call(name, body))
+
+    def _content(self) -> bytes:
+        """What was sent, as far as anybody would read."""
+        length = self.headers.get("Content-Length", "")
+        return self.rfile.read(min(int(length), ENOUGH)) if length.isascii() and length.isdecimal() else b""
 
     def _asked(self) -> str | None:
         """The path behind the token; None after having refused."""
@@ -104,20 +113,6 @@ class Handler(BaseHTTPRequestHandler):
         sites = ("none", "same-origin")
         return self.headers.get("Origin", "") not in origins or self.headers.get("Sec-Fetch-Site", "none") not in sites
 
-    def _body(self) -> dict[str, Any] | None:
-        """The object that was sent; None after having refused."""
-        try:
-            size = int(self.headers.get("Content-Length", ""))
-            if not 0 <= size <= LONGEST:
-                raise ValueError
-            body = json.loads(self.rfile.read(size))
-        except (ValueError, RecursionError):
-            body = None
-        if isinstance(body, dict):
-            return body
-        self._refuse(HTTPStatus.BAD_REQUEST, f"send a JSON object of at most {LONGEST} bytes, with its length")
-        return None
-
     def _answer(self, act: Callable[[], dict[str, Any]]) -> None:
         try:
             self._send(HTTPStatus.OK, json.dumps(act()).encode(), "application/json")
@@ -137,6 +132,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Nothing: what a person answers is theirs."""
+
+
+def parsed(content: bytes) -> dict[str, Any] | None:
+    """The JSON object of a body, None where it is none or too long."""
+    try:
+        body = json.loads(content) if len(content) <= LONGEST else None
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def serve(bank: Bank, path: Path, asked: Asked, port: int, say: Callable[[str], None]) -> None:
