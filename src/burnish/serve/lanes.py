@@ -50,12 +50,14 @@ def shared(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
     return shares
 
 
+@torch.inference_mode()
 def _alone(pieces: Sequence[Piece]) -> None:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if before > 1:
+        torch.set_num_threads(1)
     try:
-        with torch.inference_mode():
-            for piece in pieces:
-                piece.do()
+        for piece in pieces:
+            piece.do()
     finally:
-        torch.set_num_threads(before)
+        if before > 1:
+            torch.set_num_threads(before)

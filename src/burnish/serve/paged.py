@@ -49,15 +49,22 @@ def runs_of(pages: Sequence[int], size: int, start: int, end: int) -> tuple[Run,
 class Pool:
     """Keys and values of every layer, each [slots, K, D], made once.
 
-    Bytes: 2 * layers * slots * K * D * element size.
+    Bytes: 2 * layers * slots * K * D * element size. `threads` of a CPU share the attention of a layer.
     """
 
-    def __init__(self, shape: CacheShape, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        shape: CacheShape,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        threads: int = 1,
+    ) -> None:
         size = (shape.layers, slots, shape.kv_heads, shape.head_dim)
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         on_cpu = self.keys.device.type == "cpu"
         self._products = on_cpu and dtype in PRODUCTS
-        self._lanes = Lanes(torch.get_num_threads() if on_cpu else 1, SHARED)
+        self._lanes = Lanes(threads if on_cpu else 1, SHARED)
 
     @property
     def bytes(self) -> int:

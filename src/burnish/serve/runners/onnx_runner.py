@@ -44,7 +44,7 @@ class OnnxRunner:
     ) -> None:
         if config.experts:
             raise UserError("runner onnxruntime: layers with experts have no graph here; use the runner torch")
-        self.config = config
+        self.config, self.threads = config, threads
         self.buffers = Buffers(config, 1)
         with tempfile.TemporaryDirectory() as folder:
             graphs = graphs_of(model, config, words, weights, accuracy)

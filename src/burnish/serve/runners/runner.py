@@ -42,6 +42,11 @@ class Runner(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def threads(self) -> int:
+        """Of a CPU that it computes with, and that attention may share."""
+        ...
+
     def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:
         """Embed tokens and open the first layer."""
         ...

@@ -27,6 +27,10 @@ class TorchRunner:
     def device(self) -> torch.device:
         return self.model.embed.weight.device
 
+    @property
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
     def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:
         shape, hidden = self.config, self.model.embed(ids_T)
         if self.model.positions is not None:
