@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,14 @@ def stop(measurement: Measurement) -> None:
             measurement.process.wait(GRACE)
 
 
+def _why(printed: str, code: int | None) -> str:
+    """The last line of what a failed measurement printed; a package that is missing is said as such."""
+    lines = printed.strip().splitlines() or [f"it ended with exit code {code}"]
+    if found := re.search(r"No module named '(\w+)", lines[-1]):
+        return f"it needs {found[1]}, which is not installed; install it with: pip install 'burnish[all]'"
+    return lines[-1].removeprefix("burnish: ")
+
+
 def result(measurement: Measurement) -> Shown:
     """What an ended measurement found; a claim that does not hold here is a result too."""
     measurement.out.seek(0)
@@ -85,8 +94,7 @@ def result(measurement: Measurement) -> Shown:
         verdicts = json.loads(measurement.out.read())
         return Shown(measurement.claim, Verdict.model_validate(verdicts[0]))
     except (ValueError, LookupError, TypeError, ValidationError):
-        lines = measurement.err.read().decode("utf-8", "replace").strip().splitlines()
-        said = lines[-1].removeprefix("burnish: ") if lines else f"it ended with exit code {measurement.process.poll()}"
+        said = _why(measurement.err.read().decode("utf-8", "replace"), measurement.process.poll())
         return Shown(measurement.claim, None, f"claim {measurement.claim!r} could not be measured: {said}")
     finally:
         measurement.out.close()
