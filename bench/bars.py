@@ -14,6 +14,7 @@ from bars_engine import ENGINE
 from bars_fp8 import FP8
 from bars_models import MODELS
 from bars_practice import PRACTICE
+from bars_vision import VISION
 
 RESULTS = Path(__file__).parent / "results"
 BARS = (
@@ -236,6 +237,7 @@ BARS = (
     *ENGINE,
     *AWQ,
     *FP8,
+    *VISION,
     *PRACTICE,
 )
 

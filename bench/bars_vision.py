@@ -1,0 +1,34 @@
+"""Bars of vision."""
+
+from __future__ import annotations
+
+from bar import rows
+
+VISION = (
+    *rows(
+        "vision",
+        "brain_extraction",
+        "bench/brain_extraction.py",
+        ("burnish run brain-extraction", "seconds", None, 600, "s"),
+        ("... Dice on the unseen head", "dice", 0.90, None, ""),
+        ("... INT8: Dice lost", "int8.drop", None, 0.003, ""),
+        ("... INT8: bytes of the file, share of float32", "int8.bytes", None, 1 / 3, "x"),
+        ("... half pruned and trained on: Dice below the control of the same budget", "pruned.drop", None, 0.01, ""),
+    ),
+    *rows(
+        "vision",
+        "brain_regions",
+        "bench/brain_regions.py",
+        ("brain-regions: pretrained above scratch, the least of 3 seeds", "least_gain", 0, None, "Dice"),
+        ("... mean Dice from brain-extraction's weights", "pretrained_mean", None, None, ""),
+        ("... mean Dice from scratch", "scratch_mean", None, None, ""),
+    ),
+    *rows(
+        "vision",
+        "segmentation_vs_monai",
+        "bench/segmentation_vs_monai.py",
+        ("training against MONAI's tutorial loop: Dice above", "dice.above", -0.005, None, ""),
+        ("... images/s", "speed.ratio", 1.1, None, "x"),
+        ("... peak memory", "memory.ratio", None, 1.0, "x"),
+    ),
+)
