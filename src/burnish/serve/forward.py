@@ -22,7 +22,7 @@ class Forward:
     def __init__(self, runner: Runner, pages: Pages) -> None:
         shape = runner.config
         self.runner, self.pages = runner, pages
-        self.pool = Pool(shape, pages.count * pages.size, runner.dtype, runner.device, runner.threads)
+        self.pool = Pool(shape, pages.count * pages.size, runner.dtype, runner.device, runner.threads, runner.exact)
         self._windows = [shape.window if shape.window and i >= shape.window_from else 0 for i in range(shape.layers)]
 
     def __call__(self, pieces: Sequence[Piece]) -> Tensor:

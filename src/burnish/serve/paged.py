@@ -50,6 +50,7 @@ class Pool:
     """Keys and values of every layer, each [slots, K, D], made once.
 
     Bytes: 2 * layers * slots * K * D * element size. `threads` of a CPU share the attention of a layer.
+    `exact` does each query by itself, over a copy of what it sees, so that neither its company nor its place changes a digit.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class Pool:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         threads: int = 1,
+        exact: bool = False,
     ) -> None:
         size = (shape.layers, slots, shape.kv_heads, shape.head_dim)
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         on_cpu = self.keys.device.type == "cpu"
+        self.exact = exact
         self._products = on_cpu and dtype in PRODUCTS
         self._lanes = Lanes(threads if on_cpu else 1, SHARED)
 
@@ -89,7 +92,11 @@ class Pool:
         pieces: list[Piece] = []
         for row, end, runs in readers:
             length, count = sum(run.length for run in runs), end - row
-            if count == 1 and self._products:
+            if self.exact:
+                pieces.append(
+                    Piece(length * count, partial(_each, q_TKGD[row:end], whole, runs, window, out_TKGD[row:end]))
+                )
+            elif count == 1 and self._products:
                 seen = part_of(runs, length - window, length) if 0 < window < length else runs
                 pieces.append(Piece(length, partial(single, scaled[row], whole, seen, out_TKGD[row])))
             else:
@@ -113,3 +120,12 @@ def _part(held: Held, heads: slice) -> Held:
 
 def _several(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_SKGD: Tensor) -> None:
     out_SKGD.copy_(several(q_SKGD.flatten(1, 2), held, runs, window).view_as(out_SKGD))
+
+
+def _each(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_SKGD: Tensor) -> None:
+    """Every query by itself, over positions that lie in order in a copy."""
+    slots = torch.cat([torch.arange(run.slot, run.slot + run.length) for run in runs]).to(q_SKGD.device)
+    copied = Held(*(x.index_select(0, slots) for x in held))
+    for number, (q, out) in enumerate(zip(q_SKGD, out_SKGD, strict=True), len(slots) - len(q_SKGD) + 1):
+        first = max(number - window, 0) if window else 0
+        _several(q.unsqueeze(0), copied, [Run(first, number - first)], 0, out.unsqueeze(0))

@@ -31,7 +31,7 @@ class OnnxRunner:
     for a decoder with experts, and for a matrix that blocks do not divide.
     """
 
-    dtype, device = torch.float32, torch.device("cpu")
+    dtype, device, exact = torch.float32, torch.device("cpu"), False
 
     def __init__(
         self,

@@ -47,6 +47,15 @@ class Runner(Protocol):
         """Of a CPU that it computes with, and that attention may share."""
         ...
 
+    @property
+    def exact(self) -> bool:
+        """Whether a token's last digits are the same in any company: attention then does each query by itself."""
+        ...
+
+    def reserve(self, tokens: int) -> None:
+        """Make what a step of so many tokens needs, before the first one."""
+        ...
+
     def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:
         """Embed tokens and open the first layer."""
         ...

@@ -16,6 +16,8 @@ from burnish.serve.runners.runner import Made
 class TorchRunner:
     """A decoder's own modules between its attentions."""
 
+    exact = False
+
     def __init__(self, model: Decoder, config: ModelConfig) -> None:
         self.model, self.config = model, config
 
@@ -30,6 +32,9 @@ class TorchRunner:
     @property
     def threads(self) -> int:
         return torch.get_num_threads()
+
+    def reserve(self, tokens: int) -> None:
+        """Nothing: torch makes what it needs as it goes."""
 
     def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:
         shape, hidden = self.config, self.model.embed(ids_T)
