@@ -13,7 +13,6 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.models.decoder import Decoder
 from burnish.serve.engine import Engine, Limits, Request
-from burnish.serve.runners import exact
 from burnish.serve.runners.exact import Exact
 from burnish.serve.runners.onnx_runner import OnnxRunner
 from burnish.serve.runners.runner import Runner
@@ -68,7 +67,16 @@ def test_experts_are_refused() -> None:
 
 
 @pytest.mark.sabotage
-def test_sabotage_blocks_that_are_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "_blocks", lambda x: iter(x.split(exact.ROWS)))
+def test_sabotage_queries_that_are_attended_to_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Exact, "exact", False)
     with pytest.raises(AssertionError):
         check_exact("llama")
+
+
+@pytest.mark.sabotage
+def test_sabotage_products_of_as_many_rows_as_there_are() -> None:
+    class Loose(TorchRunner):
+        exact = True
+
+    with pytest.raises(AssertionError):
+        check_exact("llama", lambda runner: Loose(runner.model, runner.config))

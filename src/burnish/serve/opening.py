@@ -19,9 +19,11 @@ from burnish.load.tokenizer import ends_of, tokenizer_of
 from burnish.models.decoder import Decoder
 from burnish.pool_size import PoolSize, pool_within
 from burnish.serve.engine import Engine, Limits
+from burnish.serve.runners.exact import Exact
 from burnish.serve.runners.runner import Runner
 from burnish.serve.runners.torch_runner import TorchRunner
 from burnish.serve.served import Served
+from burnish.serve.text import Decode
 
 RunnerName = Literal["auto", "torch", "onnxruntime"]
 
@@ -30,7 +32,7 @@ RunnerName = Literal["auto", "torch", "onnxruntime"]
 class Settings:
     """`memory` bytes for pool and steps; `page` positions; `rows` sequences at once; `tokens` a step; `queue` that wait.
 
-    `weights` q4 holds matrices of layers in blocks of 4 bits, that of the vocabulary in blocks of 8.
+    `exact`: a request's last digits are the same in any company, for some of the speed. `weights` q4 holds matrices of layers in blocks of 4 bits, that of the vocabulary in blocks of 8.
     """
 
     memory: int
@@ -42,6 +44,7 @@ class Settings:
     weights: Literal["float", "q4"] = "float"
     threads: int = 1
     name: str | None = None
+    exact: bool = False
 
 
 def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served, PoolSize]:
@@ -50,20 +53,41 @@ def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served,
     checkpoint = open_model(source)
     model, config = load_model(checkpoint, dtype=torch.float32)
     tokenizer = tokenizer_of(checkpoint, config)
-    runner = make_runner(model, config, settings)
-    size = pool_within(config, settings.memory, settings.page, settings.tokens, settings.rows, runner.dtype.itemsize)
-    limits = Limits(size.pages, size.page, settings.rows, settings.tokens, settings.queue)
+    engine, size = make_engine(model, config, settings, tokenizer.decode)
     files, chat = checkpoint.tokenizer, None
     if files is not None and files.template is not None:
         chat = ChatTokenizer(tokenizer, Template.of(files.template, files.settings, "the chat template"), "all")
     name = settings.name or Path(str(source)).name
     room = min(config.max_positions, size.positions)
     served = Served(name, tokenizer, chat, ends_of(checkpoint, config), config.vocab, room)
-    return Engine(runner, limits, tokenizer.decode), served, size
+    return engine, served, size
+
+
+def make_engine(
+    model: Any, config: ModelConfig, settings: Settings, decode: Decode | None = None
+) -> tuple[Engine, PoolSize]:
+    """An engine with all it needs for its largest step, and the size of its pool. Raises UserError as `make_runner` and
+    `pool_within` do."""
+    runner = make_runner(model, config, settings)
+    runner.reserve(settings.tokens)
+    size = pool_within(config, settings.memory, settings.page, settings.tokens, settings.rows, runner.dtype.itemsize)
+    limits = Limits(size.pages, size.page, settings.rows, settings.tokens, settings.queue)
+    return Engine(runner, limits, decode), size
 
 
 def make_runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
-    """The runner asked for; auto takes onnxruntime where it is installed and has the model's operators."""
+    """The runner asked for; auto takes onnxruntime where it is installed and has the model's operators. `exact` is a mode of it.
+
+    Beside onnxruntime's threads torch keeps to one, in all of this process: what little it computes is done sooner than
+    threads have met.
+    """
+    runner = _runner(model, config, settings)
+    if not isinstance(runner, TorchRunner):
+        torch.set_num_threads(1)
+    return Exact(runner) if settings.exact else runner
+
+
+def _runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
     assert isinstance(model, Decoder)
     there = importlib.util.find_spec("onnxruntime") is not None and importlib.util.find_spec("onnx") is not None
     if settings.runner == "onnxruntime" and not there:
