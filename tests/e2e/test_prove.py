@@ -21,6 +21,7 @@ from burnish.prove import (
     mapping,
     pipeline,
     recipes,
+    segmentation,
     tensor_parallel,
     zero,
 )
@@ -34,6 +35,7 @@ TITLES = {
     "int8": "0.500 steps; 1.18\u00a0MiB in memory, predicted 1.18\u00a0MiB",
     "mapping": "planner within 0.",
     "pipeline": "1F1B stage 0: 2 in flight",
+    "segmentation": "pretrained 0.8",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
     "tensor-parallel": "losses within ",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
@@ -149,6 +151,13 @@ def test_attention_with_stored_scores_in_place_of_tiles_is_noticed(monkeypatch: 
     monkeypatch.setitem(flash_attention.KERNELS, "tiled", flash_attention.plain_attention)
     with pytest.raises(AssertionError):
         check_holds(flash_attention)
+
+
+@pytest.mark.sabotage
+def test_transforms_on_both_sides_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmentation, "replace", lambda own, changes: own)
+    with pytest.raises(AssertionError):
+        check_holds(segmentation)
 
 
 @pytest.mark.sabotage
