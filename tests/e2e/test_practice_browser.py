@@ -114,3 +114,8 @@ def test_narrow_and_dark(tmp_path: Path, width: int, dark: bool) -> None:
         page.press("q")
         page.until("document.getElementById('short-speculation')?.textContent.endsWith('(half done)')")
         assert_well(page, address, width)
+        page.tab_to("lab-mapping")
+        page.press("Enter")
+        page.until("document.getElementById('verdict')", 60)
+        assert "pick tp" in page.value("document.querySelector('.shown .figure').textContent")
+        assert_well(page, address, width)
