@@ -57,7 +57,7 @@ def recipe() -> VisionRecipe:
     return VisionRecipe(
         name="claim",
         network=Network(in_channels=1, out_channels=3, channels=(8, 16, 32)),
-        images=Images(train="made", classes=ORGANS, patch=(SIDE, SIDE), normalise="unit", foreground=0.5),
+        images=Images(train=("made",), classes=ORGANS, patch=(SIDE, SIDE), normalise="unit", foreground=0.5),
         augment=Augment(rotate=20, scale=0.15, contrast=0.5, brightness=0.2, gamma=0.6, bias=0.4, noise=0.05),
         optim=OPTIM.model_copy(update={"lr": 4e-3}),
         schedule=Schedule(warmup_steps=4, min_lr_ratio=0.05),

@@ -17,6 +17,7 @@ from torch import nn
 from burnish.errors import UserError
 from burnish.section import Section, explain
 from burnish.vision.inference import Labeller, of_module, of_onnx
+from burnish.vision.kept_channels import Kept, apply
 from burnish.vision.sections import Images, Inference, Network
 
 CARD, WEIGHTS, KEPT, ONNX, INT8 = "network.json", "model.safetensors", "kept.json", "model.onnx", "model-int8.onnx"
@@ -80,6 +81,8 @@ def load_network(bundle: Bundle) -> nn.Module:
     from burnish.vision.networks import build
 
     model = build(bundle.card.network)
+    if (bundle.path / KEPT).is_file():
+        model = apply(model, Kept.load(bundle.path / KEPT))
     load_state(model, read_weights(bundle.path / WEIGHTS), bundle.path / WEIGHTS)
     return model
 

@@ -82,7 +82,7 @@ def run_recipe(request: VisionRequest, quiet: bool = False) -> Report:
     with run_folder.opened(place, request.fresh):
         recipe_files.save_lock(recipe, this_lock, place.path)
         lessons = lessons_of(recipe, parts[0][0], parts[1][0])
-        watched = Watched(screen, device, found)
+        watched = Watched(screen, device, found, place)
         return _go(changed(request, recipe=recipe), split, lessons, place, watched, (*_sides(split), *notes))
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from burnish.found import Found
+from burnish.found import Found, as_records
 from burnish.measure import clock, measured_keys, observed_step, peak_memory, reset_peak
 from burnish.progress import Screen
-from burnish.records import Evaluation
+from burnish.records import Evaluation, save
+from burnish.run_folder import RunFolder
 from burnish.train.loop import Hooks, Outcome, Progress, train
 from burnish.train.state import State
 from burnish.train.step import Trainable
@@ -28,6 +29,7 @@ class Watched:
     screen: Screen
     device: str
     found: Found
+    place: RunFolder
 
 
 def learn(
@@ -55,6 +57,7 @@ def learn(
     def keep(_: Path) -> None:
         if first:
             found.measured["memory.peak"] = max(known, float(peak_memory(device) - before))
+            save(as_records(found, recipe, device, "partly"), watched.place.records)
 
     job = job_of(recipe, folder, lessons, model, device, dict(identity), steps)
     with screen.task(name) as watch, clock(found.seconds, name):

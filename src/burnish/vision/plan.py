@@ -35,7 +35,8 @@ def make_plan(recipe: VisionRecipe, machine: Chip, notes: Sequence[str] = ()) ->
     flops = work * rows / train.micro_batch
     predicted = {"parameters": float(parameters), **{key: float(value) for key, value in memory.items()}}
     predicted |= {"memory.peak": float(sum(memory.values())), "flops.step": flops}
-    predicted["file.bytes"] = float(FLOAT * (parameters + _buffers(recipe.network)))
+    if not recipe.prune.used:  # what is kept is chosen by the trained weights
+        predicted["file.bytes"] = float(FLOAT * (parameters + _buffers(recipe.network)))
     if rate := machine.flops.get("fp32"):
         predicted["seconds.step"] = flops / rate
         predicted["images_per_second"] = rows / predicted["seconds.step"]

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from burnish.errors import BudgetNotMet
 from burnish.export.folder import replacing_folder
 from burnish.found import saved
 from burnish.measure import clock
 from burnish.run_folder import RunFolder
+from burnish.runnable import best_checkpoint
 from burnish.train.loop import Outcome
-from burnish.vision.bundle import OURS, WEIGHTS, Card, save_card, save_weights
+from burnish.train.state import load_weights
+from burnish.vision.bundle import KEPT, OURS, WEIGHTS, Card, save_card, save_weights
 from burnish.vision.exam import Exam
+from burnish.vision.image_batch import ImageBatch
+from burnish.vision.kept_channels import Kept, apply
 from burnish.vision.learner import Lessons, labeller
-from burnish.vision.learning import Watched
+from burnish.vision.learning import Watched, learn
+from burnish.vision.patches import batches_of
 from burnish.vision.plan import forward_flops
-from burnish.vision.recipe import VisionRecipe
+from burnish.vision.prune import Target, choose, taylor
+from burnish.vision.recipe import VisionRecipe, replace
+from burnish.vision.renormalise import reestimate
+from burnish.vision.segmentation_loss import SegmentationLoss
 from burnish.vision.stages import Stage, classes_table, latency, table_of
 
 
@@ -38,33 +48,103 @@ class Base:
 
 
 def afterwards(base: Base, watched: Watched) -> BudgetNotMet | None:
-    """Judge the trained network, make what the recipe asks of it, and write the bundle."""
-    found = watched.found
+    """Judge the trained network, make what the recipe asks of it, and write the bundle.
+
+    Gives what says that a smaller network lost more than it may; all else is done then too.
+    """
+    found, final, kept = watched.found, base.model, None
+    found.tables = []
     with clock(found.seconds, "judge"):
         stages = [judged("trained", base, base.model, base.recipe.train.steps, watched)]
-    final = base.model
+    if base.recipe.prune.used:
+        final, kept, more = prune_and_train_on(base, watched)
+        stages += more
     with clock(found.seconds, "export and check"):
-        write_bundle(base, final, base.place.model)
+        write_bundle(base, final, kept)
     found.files = tuple(saved(path) for path in sorted(base.place.model.iterdir()))
     found.measured["file.bytes"] = float((base.place.model / WEIGHTS).stat().st_size)
     found.tables += [table_of(stages, base.exam.about)]
     if (classes := classes_table(stages)) is not None:
         found.tables.append(classes)
     found.pictures = base.exam.pictures(labeller(base.recipe, final, watched.device), base.recipe.output.overlays)
-    found.quality |= {"score": stages[-1].scores.mean, "judged on": base.exam.about}
-    return None
+    found.quality |= {f"{one.key}.dice": one.scores.mean for one in stages}
+    best = next(one for one in stages if one.key == ("trained" if kept is None else "pruned"))
+    found.quality |= {"score": best.scores.mean, "judged on": base.exam.about}
+    return _lost(base, stages, found.quality)
 
 
-def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched) -> Stage:
+def _lost(base: Base, stages: list[Stage], quality: dict[str, float | str]) -> BudgetNotMet | None:
+    """Each drop that a budget is set for, into `quality`; what says that one is beyond it."""
+    scores = {one.key: one.scores.mean for one in stages}
+    over = []
+    for key, against, most in (
+        ("pruned", "control", base.recipe.prune.max_drop),
+        ("int8", "pruned" if "pruned" in scores else "trained", base.recipe.int8.max_drop),
+    ):
+        if key in scores:
+            drop = scores[against] - scores[key]
+            quality[f"{key}.drop"] = drop
+            if drop > most:
+                over.append(f"{key} loses {drop:.4f} Dice against {against}, at most {most:g} may be lost")
+    return BudgetNotMet(f"{base.recipe.name}: {'; '.join(over)}; everything is written") if over else None
+
+
+def prune_and_train_on(base: Base, watched: Watched) -> tuple[nn.Module, Kept, list[Stage]]:
+    """The pruned network trained on, with its table, beside the whole one trained on as long; each stage judged."""
+    recipe, found, folder = base.recipe, watched.found, base.place.path / "pruned"
+    steps, told = recipe.prune.retrain_steps, recipe.train.steps
+    identity = dict(base.identity) | {"prune": recipe.prune.model_dump(mode="json", exclude={"max_drop"})}
+    model = copy.deepcopy(base.model)
+    with clock(found.seconds, "prune"):
+        kept = _kept(base, folder / KEPT)
+        model = apply(model, kept)
+        stages = [judged("cut, nothing else", base, model, told, watched, "cut")]
+        plain = batches_of(replace(recipe, {"augment.enabled": False}), base.lessons.pool, recipe.train.seed)
+        reestimate(model, (batch.images for k in range(recipe.prune.reestimate) for batch in plain(k)))
+        stages.append(judged("... normalisation measured again", base, model, told, watched, "reestimated"))
+    learn(recipe, model, base.lessons, folder, steps, identity, watched, "train on, pruned")
+    load_weights(best_checkpoint(folder / "checkpoints"), SegmentationLoss(model))
+    stages.append(judged("pruned and trained on", base, model, told + steps, watched, "pruned"))
+    control, place = copy.deepcopy(base.model), base.place.path / "control"
+    learn(recipe, control, base.lessons, place, steps, identity, watched, "train on, control")
+    load_weights(best_checkpoint(place / "checkpoints"), SegmentationLoss(control))
+    stages.append(judged("control: whole, trained on as long", base, control, told + steps, watched, "control"))
+    found.notes.append(f"pruned: {kept.reached}")
+    return model, kept, stages
+
+
+def _kept(base: Base, path: Path) -> Kept:
+    """The table of an unfinished run, else one chosen now and written."""
+    if path.is_file():
+        return Kept.load(path)
+    recipe, own = base.recipe, base.recipe.prune
+    assert recipe.images.patch is not None
+    sizes = (1, recipe.network.in_channels, *recipe.images.patch)
+    importance = None
+    if own.importance == "taylor":
+        batches = [batch for k in range(own.reestimate) for batch in batches_of(recipe, base.lessons.pool, k)(0)]
+        importance = taylor(base.model, [partial(_loss, batch) for batch in batches])
+    kept = choose(base.model, sizes, Target(own.target, own.kind, own.round_to), importance)
+    kept.save(path)
+    return kept
+
+
+def _loss(batch: ImageBatch, model: nn.Module) -> Tensor:
+    found: Tensor = SegmentationLoss(model)(batch.images, batch.labels)
+    return found
+
+
+def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched, key: str = "trained") -> Stage:
     """A torch network on the exam."""
     own = labeller(base.recipe, model, watched.device)
     assert base.recipe.images.patch is not None
     stage = Stage(
+        key,
         name,
         base.exam.score(own),
         sum(p.numel() for p in model.parameters()),
         forward_flops(model, (1, base.recipe.network.in_channels, *base.recipe.images.patch)),
-        None,
+        sum(t.nbytes for t in model.state_dict().values()),
         latency(own),
         steps,
     )
@@ -72,11 +152,12 @@ def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched
     return stage
 
 
-def write_bundle(base: Base, model: nn.Module, folder: Path) -> None:
+def write_bundle(base: Base, model: nn.Module, kept: Kept | None) -> None:
     """The folder that predicts without the recipe."""
     recipe = base.recipe
-    with replacing_folder(folder, lambda name: name in OURS) as fresh:
-        save_card(
-            fresh, Card(recipe=recipe.name, network=recipe.network, images=recipe.images, inference=recipe.inference)
-        )
+    card = Card(recipe=recipe.name, network=recipe.network, images=recipe.images, inference=recipe.inference)
+    with replacing_folder(base.place.model, lambda name: name in OURS) as fresh:
+        save_card(fresh, card)
         save_weights(fresh, model)
+        if kept is not None:
+            kept.save(fresh / KEPT)

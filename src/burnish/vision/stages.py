@@ -22,6 +22,7 @@ HEADS = ("step", "Dice", "HD95", "parameters", "FLOPs a window", "file", "ms a w
 class Stage:
     """One row of the report: a network, how it was made, and what it scores."""
 
+    key: str
     name: str
     scores: Scores
     parameters: int | None
