@@ -104,6 +104,34 @@ def test_a_beginning_that_was_read_before_is_found(client: openai.OpenAI, server
     assert (first, second) == (0, 96)
 
 
+def test_tokens_can_be_counted_before_they_are_sent(server: Server) -> None:
+    def ask(path: str, body: object) -> httpx.Response:
+        return httpx.post(f"{server.address}{path}", json=body, headers={"authorization": f"Bearer {KEY}"})
+
+    told = ask("/tokenize", {"prompt": PROMPT, "return_token_strs": True}).json()
+    assert told["count"] == len(told["tokens"])
+    assert "".join(told["token_strs"]).strip() == PROMPT
+    whole = post(server, "completions", {"prompt": PROMPT, "max_tokens": 1}).json()
+    assert whole["usage"]["prompt_tokens"] == told["count"]
+    assert ask("/detokenize", {"tokens": told["tokens"]}).json()["prompt"].strip() == PROMPT
+    messages = [{"role": "user", "content": PROMPT}]
+    chat = ask("/tokenize", {"messages": messages}).json()["count"]
+    answer = post(server, "chat/completions", {"messages": messages, "max_tokens": 1}).json()
+    assert answer["usage"]["prompt_tokens"] == chat > told["count"]
+    assert "outside the vocabulary 0..299" in ask("/detokenize", {"tokens": [300]}).json()["error"]["message"]
+    assert "give either prompt or messages" in ask("/tokenize", {}).json()["error"]["message"]
+
+
+def test_what_penalties_and_ends_do(server: Server) -> None:
+    def text(**asked: object) -> str:
+        body = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 0, **asked}
+        return post(server, "completions", body).json()["choices"][0]["logprobs"]["tokens"]
+
+    plain, penalised = text(), text(presence_penalty=2, frequency_penalty=2)
+    assert len(set(penalised)) / len(penalised) > len(set(plain)) / len(plain)
+    assert len(text(temperature=1, seed=3, max_tokens=400, ignore_eos=True)) == 400
+
+
 BAD: dict[str, tuple[str, object, int, str]] = {
     "no json": ("completions", b"{", 400, "the body is not JSON"),
     "not a number": ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "NaN is no number"),
@@ -117,7 +145,16 @@ BAD: dict[str, tuple[str, object, int, str]] = {
     "unknown field": ("completions", {"prompt": "a", "tempo": 3}, 400, "tempo: Extra inputs are not permitted"),
     "not honoured": ("completions", {"prompt": "a", "logit_bias": {"1": 5}}, 400, "logit_bias is not honoured"),
     "too long": ("completions", {"prompt": [1] * (POSITIONS + 1)}, 400, f"not under the {POSITIONS} positions"),
-    "too much": ("completions", {"prompt": "a", "max_tokens": POSITIONS}, 400, "max_new_tokens must be"),
+    "too much": ("completions", {"prompt": "a", "max_tokens": POSITIONS}, 400, "max_tokens must be 511 or less"),
+    "too much of a chat": (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": POSITIONS},
+        400,
+        "max_completion_tokens must be",
+    ),
+    "too many": ("completions", {"prompt": ["a"] * 9, "n": 2}, 400, "9 prompts with n 2 are 18 answers; at most 16"),
+    "long stop": ("completions", {"prompt": "a", "stop": "b" * 1001}, 400, "stop: String should have at most 1000"),
+    "many stops": ("completions", {"prompt": "a", "stop": ["b"] * 65}, 400, "stop: List should have at most 64"),
     "no messages": ("chat/completions", {"messages": []}, 400, "messages"),
     "picture": (
         "chat/completions",
@@ -169,6 +206,26 @@ def test_clients_that_leave_hold_no_pages(server: Server) -> None:
     found = server.settled()
     assert found["burnish_running"] + found["burnish_waiting"] == 0
     assert found["burnish_pages_free"] == found["burnish_pages"]
+
+
+def test_who_leaves_while_waiting_gives_up_the_place_in_the_queue(server: Server) -> None:
+    async def leave_the_queue() -> tuple[float, float]:
+        address, headers = f"{server.address}/v1/completions", {"authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(timeout=60, headers=headers) as client:
+            long = {"prompt": [5], "max_tokens": 500, "n": 8, "ignore_eos": True}
+            runs = asyncio.ensure_future(client.post(address, json=long))
+            while server.metrics()["burnish_running"] < 8:
+                await asyncio.sleep(0.01)
+            waits = [client.post(address, json={"prompt": [6], "stream": k % 2 == 0}, timeout=0.1) for k in range(4)]
+            gone = await asyncio.gather(*waits, return_exceptions=True)
+            assert all(isinstance(one, httpx.ReadTimeout) for one in gone)
+            await asyncio.sleep(0.05)
+            found = server.metrics()
+            await runs
+        return found["burnish_waiting"], found["burnish_running"]
+
+    assert asyncio.run(leave_the_queue()) == (0, 8)
+    assert server.settled()['burnish_answers_total{reason="left"}'] >= 4
 
 
 def test_a_flood_is_answered_or_told_to_come_back(server: Server) -> None:

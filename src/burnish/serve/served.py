@@ -70,6 +70,6 @@ class Served:
             frequency_penalty=asked.frequency_penalty,
             seed=seed + number,
             stop=asked.stops,
-            eos=self.ends or None,
+            eos=None if asked.ignore_eos else self.ends or None,
         )
         return Request(prompt, options, deadline, asked.top)

@@ -15,19 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request as Received
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from burnish.errors import UserError
-from burnish.serve.engine import Busy, Output, Request
+from burnish.serve.engine import Busy, Output
 from burnish.serve.host import Host
 from burnish.serve.http.answers import Answer, Writer, error, usage_of
+from burnish.serve.http.following import Left, Outputs, following, hung_up, merged
 from burnish.serve.http.metrics import Metrics
 from burnish.serve.http.openapi import openapi
 from burnish.serve.http.reading import Refused, read
-from burnish.serve.http.schema import ChatAsked, CompletionAsked
+from burnish.serve.http.schema import ChatAsked, CompletionAsked, DetokenizeAsked, TokenizeAsked
+from burnish.serve.http.tokens import detokenized, tokenized
 from burnish.serve.served import DEFAULT_TOKENS, Served
 
 OPEN = ("/health", "/metrics", "/openapi.json")  # routes that need no key
@@ -51,6 +54,8 @@ def make_app(host: Host, served: Served, rules: Rules) -> Starlette:
         Route("/v1/models/{name:path}", server.model),
         Route("/v1/completions", server.guarded(server.completions), methods=["POST"]),
         Route("/v1/chat/completions", server.guarded(server.chat), methods=["POST"]),
+        Route("/tokenize", server.guarded(server.tokenize), methods=["POST"]),
+        Route("/detokenize", server.guarded(server.detokenize), methods=["POST"]),
         Route("/health", server.health),
         Route("/metrics", lambda request: PlainTextResponse(metrics.text())),
         Route("/openapi.json", lambda request: JSONResponse(openapi())),
@@ -58,6 +63,17 @@ def make_app(host: Host, served: Served, rules: Rules) -> Starlette:
     app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _method, 500: _broken})
     app.add_middleware(KeyCheck, key=rules.key)
     return app
+
+
+@dataclass
+class Job:
+    """One request in progress: what writes its answers, tokens of its prompts, its answers, and when it began."""
+
+    writer: Writer
+    read: int
+    answers: list[Answer]
+    tells_usage: bool
+    began: float
 
 
 class KeyCheck:
@@ -117,25 +133,38 @@ class Server:
     async def completions(self, request: Received) -> Response:
         """POST /v1/completions."""
         asked = await self._read(request, CompletionAsked)
-        assert isinstance(asked, CompletionAsked)
+        count, most = len(asked.prompts) * asked.n, self.host.engine.limits.queue
+        if count > most:
+            said = f"prompt: {len(asked.prompts):,} prompts with n {asked.n} are {count:,} answers; at most {most:,} at once"
+            raise Refused(400, said, "prompt")
         prompts = [self._told(partial(self.served.prompt_of, given)) for given in asked.prompts]
         most = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
-        return await self._answer(request, asked, prompts, most, Writer(self.served, chat=False))
+        return await self._answer(request, asked, prompts, (most, "max_tokens"), Writer(self.served, chat=False))
 
     async def chat(self, request: Received) -> Response:
         """POST /v1/chat/completions."""
         asked = await self._read(request, ChatAsked)
-        assert isinstance(asked, ChatAsked)
         messages = [{"role": message.role, "content": message.text} for message in asked.messages]
         prompt = await asyncio.to_thread(self._told, partial(self.served.chat_of, messages))
+        field = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
         most = asked.max_completion_tokens or asked.max_tokens
-        return await self._answer(request, asked, [prompt], most, Writer(self.served, chat=True))
+        return await self._answer(request, asked, [prompt], (most, field), Writer(self.served, chat=True))
 
-    async def _read(self, request: Received, kind: type[CompletionAsked] | type[ChatAsked]) -> Any:
+    async def tokenize(self, request: Received) -> Response:
+        """POST /tokenize."""
+        asked = await self._read(request, TokenizeAsked)
+        return JSONResponse(await asyncio.to_thread(self._told, partial(tokenized, self.served, asked)))
+
+    async def detokenize(self, request: Received) -> Response:
+        """POST /detokenize."""
+        asked = await self._read(request, DetokenizeAsked)
+        return JSONResponse(detokenized(self.served, asked))
+
+    async def _read(self, request: Received, kind: type[BaseModel]) -> Any:
         """The body, checked."""
         if self.host.draining:
             raise Refused(503, "the server is shutting down; ask another one")
-        asked = await read(request, kind, self.rules.body)
+        asked: Any = await read(request, kind, self.rules.body)
         if asked.model not in (None, self.served.name):
             raise Refused(404, f"model {asked.model!r} is not served; {self.served.name} is", "model")
         return asked
@@ -148,118 +177,79 @@ class Server:
             raise Refused(400, str(wrong), str(wrong).partition(":")[0]) from None
 
     async def _answer(
-        self, request: Received, asked: Any, prompts: list[tuple[int, ...]], most: int | None, writer: Writer
+        self,
+        request: Received,
+        asked: Any,
+        prompts: list[tuple[int, ...]],
+        most: tuple[int | None, str],
+        writer: Writer,
     ) -> Response:
-        deadline = None if self.rules.seconds is None else time.monotonic() + self.rules.seconds
+        """Answer a request; `most`: new tokens asked for, and the field that says so."""
+        began = time.monotonic()
+        deadline = None if self.rules.seconds is None else began + self.rules.seconds
         every = [(prompt, number) for prompt in prompts for number in range(asked.n)]
-        ours = [self._told(partial(self.served.request, p, asked, most, k, deadline)) for p, k in every]
-        read = sum(map(len, prompts))
+        ours = [self._told(partial(self.served.request, p, asked, most[0], k, deadline)) for p, k in every]
         answers = [Answer(index) for index in range(len(ours))]
-        self.metrics.asked(len(ours), read)
-        outputs = self._merged(ours)
+        job = Job(writer, sum(map(len, prompts)), answers, asked.tells_usage, began)
+        self.metrics.asked(len(ours), job.read)
+        outputs = merged(self.host, ours)
+        gone = asyncio.ensure_future(hung_up(request))
         try:  # what is wrong with a request shows before its first output: then there is a status to say it with
-            first = await anext(outputs)
+            first = await following(outputs, gone)
+            self.metrics.first(time.monotonic() - began)
+            if not asked.stream:
+                return await self._whole(job, first, outputs, gone)
         except Busy as busy:
             raise Refused(429, str(busy)) from None
         except UserError as wrong:
-            raise Refused(400, str(wrong), "max_tokens" if "new ones" in str(wrong) else "prompt") from None
-        if asked.stream:
-            events = self._events(first, outputs, answers, writer, (read, asked.tells_usage))
-            return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        return await self._whole(request, first, outputs, answers, (writer, read))
+            field = most[1] if "new ones" in str(wrong) else "prompt"
+            raise Refused(400, str(wrong).replace("max_new_tokens", most[1]), field) from None
+        except Left:
+            self.metrics.answered(answers, time.monotonic() - began)
+            return Response(status_code=499)
+        finally:
+            gone.cancel()
+        events = self._events(job, first, outputs)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
     async def _whole(
-        self,
-        request: Received,
-        first: tuple[int, Output],
-        outputs: Any,
-        answers: list[Answer],
-        about: tuple[Writer, int],
+        self, job: Job, first: tuple[int, Output] | None, outputs: Outputs, gone: asyncio.Future[None]
     ) -> Response:
-        writer, read = about
-        gone = asyncio.ensure_future(_gone(request))
+        found = first
         async with aclosing(outputs):
-            answers[first[0]].take(first[1])
-            while not gone.done():
-                following = asyncio.ensure_future(anext(outputs, None))
-                await asyncio.wait({following, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
-                    following.cancel()
-                    await asyncio.wait({following})
-                    break
-                if (found := following.result()) is None:
-                    break
-                answers[found[0]].take(found[1])
-        if gone.done():
-            return Response(status_code=499)
-        gone.cancel()
-        self.metrics.answered(answers)
-        if failed := next((answer.reason for answer in answers if answer.reason not in ("eos", "stop", "length")), ""):
-            raise Refused(504 if failed == "deadline" else 500, _failure(failed, self.host))
-        return JSONResponse(writer.whole(answers, usage_of(read, answers)))
-
-    async def _events(
-        self,
-        first: tuple[int, Output],
-        outputs: Any,
-        answers: list[Answer],
-        writer: Writer,
-        about: tuple[int, bool],
-    ) -> AsyncIterator[bytes]:
-        read, usage = about
-        async with aclosing(outputs):
-            if writer.chat:
-                for answer in answers:
-                    yield _event(writer.piece(answer.index, None))
-            found: tuple[int, Output] | None = first
             while found is not None:
-                index, output = found
-                answers[index].take(output)
-                if output.reason in ("deadline", "error", "cancelled"):
-                    yield _event(error(500, _failure(output.reason, self.host)))
-                    break
-                if output.text or output.reason or output.logprobs:
-                    yield _event(writer.piece(index, output))
-                found = await anext(outputs, None)
-        self.metrics.answered(answers)
-        if usage:
-            yield _event(writer.closing(usage_of(read, answers)))
-        yield b"data: [DONE]\n\n"
+                job.answers[found[0]].take(found[1])
+                found = await following(outputs, gone)
+        self.metrics.answered(job.answers, time.monotonic() - job.began)
+        reasons = [answer.reason for answer in job.answers]
+        if failed := next((reason for reason in reasons if reason not in ("eos", "stop", "length")), ""):
+            raise Refused(504 if failed == "deadline" else 500, _failure(failed, self.host))
+        return JSONResponse(job.writer.whole(job.answers, usage_of(job.read, job.answers)))
 
-    async def _merged(self, requests: list[Request]) -> AsyncIterator[tuple[int, Output]]:
-        """Outputs of several requests as they come, each with its number; leaving early cancels them all."""
-        found: asyncio.Queue[tuple[int, Output] | BaseException | None] = asyncio.Queue()
-
-        async def follow(number: int, request: Request) -> None:
-            try:
-                async with aclosing(self.host.generate(request)) as outputs:  # type: ignore[type-var]
-                    async for output in outputs:
-                        await found.put((number, output))
-                await found.put(None)
-            except UserError as wrong:
-                await found.put(wrong)
-
-        tasks = [asyncio.ensure_future(follow(number, request)) for number, request in enumerate(requests)]
+    async def _events(self, job: Job, first: tuple[int, Output] | None, outputs: Outputs) -> AsyncIterator[bytes]:
+        writer, answers = job.writer, job.answers
+        told: dict[str, Any] = {"usage": None} if job.tells_usage else {}
         try:
-            left = len(tasks)
-            while left:
-                got = await found.get()
-                if isinstance(got, BaseException):
-                    raise got
-                if got is None:
-                    left -= 1
-                else:
-                    yield got
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _gone(request: Received) -> None:
-    """Return when the client has hung up."""
-    while not await request.is_disconnected():
-        await asyncio.sleep(0.1)
+            async with aclosing(outputs):
+                if writer.chat:
+                    for answer in answers:
+                        yield _event(writer.piece(answer.index, None) | told)
+                found = first
+                while found is not None:
+                    index, output = found
+                    answers[index].take(output)
+                    if output.reason in ("deadline", "error", "cancelled"):
+                        status = 504 if output.reason == "deadline" else 500
+                        yield _event(error(status, _failure(output.reason, self.host)))
+                        break
+                    if output.text or output.reason or output.logprobs:
+                        yield _event(writer.piece(index, output) | told)
+                    found = await anext(outputs, None)
+            if job.tells_usage:
+                yield _event(writer.closing(usage_of(job.read, answers)))
+            yield b"data: [DONE]\n\n"
+        finally:  # also when the client has left
+            self.metrics.answered(answers, time.monotonic() - job.began)
 
 
 def _event(content: dict[str, Any]) -> bytes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from burnish.serve.host import Host
 from burnish.serve.http.answers import Answer
+
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # seconds
 
 
 class Metrics:
@@ -21,6 +23,8 @@ class Metrics:
         self._written = self._counter("completion_tokens", "Tokens written")
         self._ended = Counter("burnish_answers", "Answers that ended, by why", ["reason"], registry=self.registry)
         self._refused = Counter("burnish_refused", "Requests refused, by status", ["status"], registry=self.registry)
+        self._first = self._histogram("first_token_seconds", "Seconds until the first token of a request")
+        self._whole = self._histogram("answer_seconds", "Seconds until the end of a request")
         engine = host.engine
         gauges = {
             "running": ("Sequences that run", lambda: len(engine.schedule.running)),
@@ -38,13 +42,21 @@ class Metrics:
     def _counter(self, name: str, about: str) -> Counter:
         return Counter(f"burnish_{name}", about, registry=self.registry)
 
+    def _histogram(self, name: str, about: str) -> Histogram:
+        return Histogram(f"burnish_{name}", about, registry=self.registry, buckets=BUCKETS)
+
+    def first(self, seconds: float) -> None:
+        """A request has its first token."""
+        self._first.observe(seconds)
+
     def asked(self, answers: int, tokens: int) -> None:
         """A request came in."""
         self._requests.inc(answers)
         self._prompt.inc(tokens)
 
-    def answered(self, answers: Sequence[Answer]) -> None:
+    def answered(self, answers: Sequence[Answer], seconds: float) -> None:
         """A request is over."""
+        self._whole.observe(seconds)
         for answer in answers:
             self._written.inc(len(answer.ids))
             self._found.inc(answer.reused)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from burnish import __version__
-from burnish.serve.http.schema import ChatAsked, CompletionAsked
+from burnish.serve.http.schema import ChatAsked, CompletionAsked, DetokenizeAsked, TokenizeAsked
 
 STATUSES = {
     "200": "the answer, whole or as server-sent events",
@@ -31,9 +31,12 @@ def openapi() -> dict[str, Any]:
     """The description as OpenAPI 3.1 has it."""
     schemas: dict[str, Any] = {"Error": ERROR}
     paths: dict[str, Any] = {}
-    for path, kind, about in (
-        ("/v1/completions", CompletionAsked, "Continue a text"),
-        ("/v1/chat/completions", ChatAsked, "Answer a conversation"),
+    short = {key: STATUSES[key] for key in ("200", "400", "401", "404", "413", "503")}
+    for path, kind, about, statuses in (
+        ("/v1/completions", CompletionAsked, "Continue a text", STATUSES),
+        ("/v1/chat/completions", ChatAsked, "Answer a conversation", STATUSES),
+        ("/tokenize", TokenizeAsked, "The tokens of a text or of a conversation", short),
+        ("/detokenize", DetokenizeAsked, "The text of tokens", short),
     ):
         schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas |= schema.pop("$defs", {})
@@ -42,7 +45,7 @@ def openapi() -> dict[str, Any]:
             "required": True,
             "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}},
         }
-        paths[path] = {"post": {"summary": about, "requestBody": body, "responses": _responses(STATUSES)}}
+        paths[path] = {"post": {"summary": about, "requestBody": body, "responses": _responses(statuses)}}
     some = {key: STATUSES[key] for key in ("200", "401")}
     paths["/v1/models"] = {"get": {"summary": "The models served", "responses": _responses(some)}}
     paths["/health"] = {

@@ -41,7 +41,10 @@ async def read(request: Received, kind: type[BaseModel], most: int) -> Any:
 
 def _refusal(wrong: ValidationError) -> Refused:
     """The first thing that is wrong with a body, by its field."""
-    found = wrong.errors()[0]
+    errors = wrong.errors()
+    own = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+    # A field of several kinds has an error for each: one about its value says more than that it is of another kind.
+    found = next((error for error in own if not error["type"].endswith("_type")), own[0])
     place = ".".join(str(part) for part in found["loc"] if not KINDS.match(str(part)))
     said = found["msg"].removeprefix("Value error, ")
     return Refused(400, f"{place}: {said}" if place else said, place.split(".")[0] or None)

@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Token = Annotated[int, Field(ge=0)]
+Stop = Annotated[
+    str, Field(min_length=1, max_length=1000)
+]  # looked for after every token, so bounded in length and number
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 # Fields that change nothing with these values; any other is refused.
 NOTHING: dict[str, tuple[Any, ...]] = {
@@ -44,7 +47,8 @@ class _Asked(BaseModel):
     n: int = Field(default=1, ge=1, le=16)
     stream: bool = False
     stream_options: dict[str, bool] | None = None
-    stop: Annotated[str, Field(min_length=1)] | list[Annotated[str, Field(min_length=1)]] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=64)] | None = None
+    ignore_eos: bool = False
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     seed: int | None = Field(default=None, ge=0, lt=2**63)
@@ -142,3 +146,29 @@ class ChatAsked(_Asked):
     def top(self) -> int | None:
         """How many likeliest tokens to tell with each."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class TokenizeAsked(BaseModel):
+    """POST /tokenize: a text, or a conversation as it is read before an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one(self) -> TokenizeAsked:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+class DetokenizeAsked(BaseModel):
+    """POST /detokenize: token ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None
+    tokens: list[Token]
