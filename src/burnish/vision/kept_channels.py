@@ -83,7 +83,8 @@ def apply(model: nn.Module, kept: Kept) -> nn.Module:
     cut = {id(held[name]): _cut(held[name], dims) for name, dims in kept.tensors.items()}
     for module in model.modules():
         touched = False
-        for store in (module._parameters, module._buffers):
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for store in stores:
             for name, tensor in store.items():
                 if tensor is not None and id(tensor) in cut:
                     store[name], touched = cut[id(tensor)], True

@@ -81,7 +81,9 @@ def operators_of(model: nn.Module, sizes: Sizes) -> Network:
 def _read(made: Any, parameters: int) -> Network:
     signature = made.graph_signature
     tensors = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    found, own, inputs = [], {}, {}
+    found: list[Operator] = []
+    own: dict[str, Sizes] = {}
+    inputs: dict[str, Sizes] = {}
     outputs: tuple[str, ...] = ()
     for node in made.graph.nodes:
         if node.op == "placeholder":
