@@ -57,7 +57,8 @@ def batches_of(recipe: VisionRecipe, pool: Pool, seed: int) -> Callable[[int], l
         if recipe.augment.enabled:
             generator = torch.Generator().manual_seed(int(draw.integers(2**62)))
             images, labels = augmented(images, labels, recipe.augment, generator)
-        return [ImageBatch(images[k : k + micro], labels[k : k + micro]) for k in range(0, size, micro)]
+        parts = zip(images.split(micro), labels.split(micro), strict=True)
+        return [ImageBatch(one.clone(), own.clone()) for one, own in parts]  # a view would keep the whole batch
 
     return batches
 

@@ -9,22 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from burnish.errors import BudgetNotMet
 from burnish.export.folder import replacing_folder
-from burnish.found import saved
+from burnish.found import Found, saved
 from burnish.measure import clock
 from burnish.run_folder import RunFolder
 from burnish.runnable import best_checkpoint
 from burnish.train.loop import Outcome
 from burnish.train.state import load_weights
-from burnish.vision.bundle import KEPT, OURS, WEIGHTS, Card, save_card, save_weights
+from burnish.vision.bundle import KEPT, ONNX, OURS, WEIGHTS, Card, load_network, open_bundle, save_card, save_weights
 from burnish.vision.exam import Exam
 from burnish.vision.image_batch import ImageBatch
 from burnish.vision.kept_channels import Kept, apply
 from burnish.vision.learner import Lessons, labeller
 from burnish.vision.learning import Watched, learn
+from burnish.vision.onnx_network import export
 from burnish.vision.patches import batches_of
 from burnish.vision.plan import forward_flops
 from burnish.vision.prune import Target, choose, taylor
@@ -60,7 +62,7 @@ def afterwards(base: Base, watched: Watched) -> BudgetNotMet | None:
         final, kept, more = prune_and_train_on(base, watched)
         stages += more
     with clock(found.seconds, "export and check"):
-        write_bundle(base, final, kept)
+        write_bundle(base, final, kept, found)
     found.files = tuple(saved(path) for path in sorted(base.place.model.iterdir()))
     found.measured["file.bytes"] = float((base.place.model / WEIGHTS).stat().st_size)
     found.tables += [table_of(stages, base.exam.about)]
@@ -152,7 +154,7 @@ def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched
     return stage
 
 
-def write_bundle(base: Base, model: nn.Module, kept: Kept | None) -> None:
+def write_bundle(base: Base, model: nn.Module, kept: Kept | None, found: Found) -> None:
     """The folder that predicts without the recipe."""
     recipe = base.recipe
     card = Card(recipe=recipe.name, network=recipe.network, images=recipe.images, inference=recipe.inference)
@@ -161,3 +163,14 @@ def write_bundle(base: Base, model: nn.Module, kept: Kept | None) -> None:
         save_weights(fresh, model)
         if kept is not None:
             kept.save(fresh / KEPT)
+        if recipe.output.onnx:
+            assert recipe.images.patch is not None
+            sizes = (1, recipe.network.in_channels, *recipe.images.patch)
+            exported = export(model.cpu().eval(), sizes, fresh / ONNX, recipe.network.divisor)
+            found.checks["onnx, largest difference of scores"] = exported.difference
+    found.checks["weights read back equal"] = _reads_back(base.place.model, model)
+
+
+def _reads_back(folder: Path, model: nn.Module) -> bool:
+    theirs, ours = load_network(open_bundle(folder)).state_dict(), model.state_dict()
+    return theirs.keys() == ours.keys() and all(torch.equal(theirs[name], ours[name].cpu()) for name in ours)
