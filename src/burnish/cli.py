@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_bench import bench
 from burnish.cli_chat import Options as ChatOptions
 from burnish.cli_chat import chat
 from burnish.cli_compress import Options as CompressOptions
@@ -41,6 +42,7 @@ STOPPED, TERMINATED = 130, 143  # as a shell reports SIGINT and SIGTERM
 recipes = typer.Typer(help="List, show, check and start recipes.", no_args_is_help=True)
 app.add_typer(recipes, name="recipe")
 app.add_typer(hardware, name="hardware")
+app.add_typer(bench, name="bench")
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe, or a .yaml, .py or .py:function file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes such as train.steps=100.")]
