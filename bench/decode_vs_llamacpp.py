@@ -110,7 +110,7 @@ class LlamaCpp:
 
 
 class Transformers:
-    """transformers in float32."""
+    """transformers in float32, on as many threads of torch as the others have of their own."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import AutoModelForCausalLM
@@ -119,6 +119,13 @@ class Transformers:
 
     @torch.inference_mode()
     def speeds(self, prompt: list[int]) -> tuple[float, float]:
+        torch.set_num_threads(THREADS)
+        try:
+            return self._speeds(prompt)
+        finally:
+            torch.set_num_threads(1)  # what our own runner keeps to
+
+    def _speeds(self, prompt: list[int]) -> tuple[float, float]:
         began = time.perf_counter()
         made = self.model(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
         token = made.logits[:, -1:].argmax(-1)

@@ -43,18 +43,19 @@ def part_of(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def single(q_KGD: Tensor, held: Held, runs: Sequence[Run], out_KGD: Tensor) -> None:
-    """One query, scaled before, that sees all of `runs`, as plain products: heads that share keys are rows of one product."""
+def single(q_KGD: Tensor, k_KDL: Tensor, v_KLD: Tensor, runs: Sequence[Run], out_KGD: Tensor) -> None:
+    """One query, scaled before, that sees all of `runs`, as plain products: heads that share keys are rows of one product.
+
+    `k_KDL` and `v_KLD` are those of the whole pool. Operators are few on purpose: they are called for each row and layer.
+    """
     if len(runs) == 1:
-        k_KLD, v_KLD = held.of(runs[0])
-        torch.bmm(torch.bmm(q_KGD, k_KLD.mT).softmax(-1), v_KLD, out=out_KGD)
+        slot, length = runs[0]
+        weights = torch.bmm(q_KGD, k_KDL.narrow(2, slot, length)).softmax(-1)
+        torch.bmm(weights, v_KLD.narrow(1, slot, length), out=out_KGD)
         return
-    apart = [held.of(run) for run in runs]
-    weights_KGL = torch.cat([torch.bmm(q_KGD, k.mT) for k, _ in apart], -1).softmax(-1)
-    weights = weights_KGL.split([run.length for run in runs], -1)
-    torch.bmm(weights[0], apart[0][1], out=out_KGD)
-    for part, (_, v) in zip(weights[1:], apart[1:], strict=True):
-        out_KGD += torch.bmm(part, v)
+    whole = torch.cat([torch.bmm(q_KGD, k_KDL.narrow(2, *run)) for run in runs], -1).softmax(-1)
+    parts = zip(whole.split([run.length for run in runs], -1), runs, strict=True)
+    torch.sum(torch.stack([torch.bmm(weights, v_KLD.narrow(1, *run)) for weights, run in parts]), 0, out=out_KGD)
 
 
 def several(q_SND: Tensor, held: Held, runs: Sequence[Run], window: int) -> Tensor:

@@ -32,7 +32,8 @@ RunnerName = Literal["auto", "torch", "onnxruntime"]
 class Settings:
     """`memory` bytes for pool and steps; `page` positions; `rows` sequences at once; `tokens` a step; `queue` that wait.
 
-    `exact`: a request's last digits are the same in any company, for some of the speed. `weights` q4 holds matrices of layers in blocks of 4 bits, that of the vocabulary in blocks of 8.
+    `exact`: a request's last digits are the same in any company, for some of the speed. `weights` q4 holds matrices of layers
+    in blocks of 4 bits, that of the vocabulary in blocks of 8.
     """
 
     memory: int

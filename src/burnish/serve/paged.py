@@ -87,8 +87,9 @@ class Pool:
         out_TND = torch.empty_like(q_TND, memory_format=torch.contiguous_format)
         kv_heads, size = self.keys.shape[-2:]
         q_TKGD, out_TKGD = (x.unflatten(1, (kv_heads, -1)) for x in (q_TND, out_TND))
-        scaled = q_TKGD * size**-0.5 if self._products else q_TKGD
         whole = Held(self.keys[layer], self.values[layer])
+        k_KDL, v_KLD = whole.keys.permute(1, 2, 0), whole.values.transpose(0, 1)
+        queries, outs = (q_TKGD * size**-0.5).unbind(), out_TKGD.unbind()
         pieces: list[Piece] = []
         for row, end, runs in readers:
             length, count = sum(run.length for run in runs), end - row
@@ -98,7 +99,7 @@ class Pool:
                 )
             elif count == 1 and self._products:
                 seen = part_of(runs, length - window, length) if 0 < window < length else runs
-                pieces.append(Piece(length, partial(single, scaled[row], whole, seen, out_TKGD[row])))
+                pieces.append(Piece(length, partial(single, queries[row], k_KDL, v_KLD, seen, outs[row])))
             else:
                 q, out = q_TKGD[row:end], out_TKGD[row:end]
                 for heads in self._cut(kv_heads, length * count):

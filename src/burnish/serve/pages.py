@@ -100,6 +100,14 @@ class Pages:
         """What the page after a known one names as coming before it."""
         return self._content[page][2]
 
+    def forget(self) -> None:
+        """Let go of what is known of pages that nobody holds: the next prompt is computed from its beginning."""
+        while self._idle:
+            page, _ = self._idle.popitem()
+            self._forget(page)
+            self._empty[page] = 1
+            self._empty_count += 1
+
     def _forget(self, page: int) -> None:
         before, tokens, _ = self._content.pop(page)
         if self._known.get((before, tokens)) == page:
