@@ -86,7 +86,7 @@ LAYERS = (
         )
     ),
     ("out_of_memory", "runnable", "progress", "found", "finished", "after_training"),
-    ("vision.flow", "vision.learning", "vision.smaller"),
+    ("vision.flow", "vision.learning", "vision.trained", "vision.deployed", "vision.smaller"),
     ("run",),
     ("prove",),
     ("practice",),
