@@ -65,9 +65,9 @@ def test_from_scans_to_labels_of_new_ones(place: Path, monkeypatch: pytest.Monke
     for key in ("parameters", "memory.parameters", "memory.gradients", "memory.saved", "flops.step"):
         assert plan.predicted[key] == made.measured[key], key
     assert made.checks["weights read back equal"] is True
-    assert float(made.checks["onnx, largest difference of scores"]) < 1e-4
+    assert float(made.checks["pruned: ONNX, largest difference of scores"]) < 1e-4
     assert made.tables[0].rows[0][0] == "trained"
-    assert len(made.tables[0].rows) == 5
+    assert len(made.tables[0].rows) == 6
     assert {"trained.dice", "pruned.dice", "control.dice", "pruned.drop", "score"} <= made.quality.keys()
     page = (run / "report.html").read_text()
     assert page.count("data:image/png;base64") == 2

@@ -31,9 +31,10 @@ from burnish.vision.prepared import prepare
 from burnish.vision.recipe import VisionRecipe, replace
 from burnish.vision.request import VisionRequest
 from burnish.vision.segmentation_loss import SegmentationLoss
-from burnish.vision.smaller import Base, afterwards
+from burnish.vision.smaller import afterwards
 from burnish.vision.sources import Split, split_of
 from burnish.vision.start import start_from
+from burnish.vision.trained import Base
 
 UNITS = Units(
     inputs="images", loss="Dice and cross entropy; held out: 1 - Dice", heldout="held-out slices", score="Dice"

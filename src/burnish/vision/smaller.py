@@ -3,50 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
 from burnish.errors import BudgetNotMet
 from burnish.export.folder import replacing_folder
-from burnish.found import Found, saved
+from burnish.found import saved
 from burnish.measure import clock
-from burnish.run_folder import RunFolder
 from burnish.runnable import best_checkpoint
-from burnish.train.loop import Outcome
 from burnish.train.state import load_weights
-from burnish.vision.bundle import KEPT, ONNX, OURS, WEIGHTS, Card, load_network, open_bundle, save_card, save_weights
-from burnish.vision.exam import Exam
+from burnish.vision.bundle import KEPT, OURS, WEIGHTS, Card, load_network, open_bundle, save_card, save_weights
+from burnish.vision.deployed import deployed
 from burnish.vision.image_batch import ImageBatch
 from burnish.vision.kept_channels import Kept, apply
-from burnish.vision.learner import Lessons, labeller
+from burnish.vision.learner import labeller
 from burnish.vision.learning import Watched, learn
-from burnish.vision.onnx_network import export
 from burnish.vision.patches import batches_of
-from burnish.vision.plan import forward_flops
 from burnish.vision.prune import Target, choose, taylor
-from burnish.vision.recipe import VisionRecipe, replace
+from burnish.vision.recipe import replace
 from burnish.vision.renormalise import reestimate
 from burnish.vision.segmentation_loss import SegmentationLoss
-from burnish.vision.stages import Stage, classes_table, latency, table_of
-
-
-@dataclass(frozen=True, eq=False)
-class Base:
-    """The trained network at its best, with what it learned from and what it is judged on."""
-
-    recipe: VisionRecipe
-    model: nn.Module
-    lessons: Lessons
-    exam: Exam
-    place: RunFolder
-    identity: Mapping[str, Any]
-    outcome: Outcome
+from burnish.vision.stages import Stage, classes_table, table_of
+from burnish.vision.trained import Base, judged
 
 
 def afterwards(base: Base, watched: Watched) -> BudgetNotMet | None:
@@ -62,7 +44,10 @@ def afterwards(base: Base, watched: Watched) -> BudgetNotMet | None:
         final, kept, more = prune_and_train_on(base, watched)
         stages += more
     with clock(found.seconds, "export and check"):
-        write_bundle(base, final, kept, found)
+        if kept is not None and base.recipe.int8.used:
+            with TemporaryDirectory() as scratch:
+                stages += deployed(base, base.model, Path(scratch), "trained", watched)
+        stages += write_bundle(base, final, kept, watched)
     found.files = tuple(saved(path) for path in sorted(base.place.model.iterdir()))
     found.measured["file.bytes"] = float((base.place.model / WEIGHTS).stat().st_size)
     found.tables += [table_of(stages, base.exam.about)]
@@ -81,7 +66,8 @@ def _lost(base: Base, stages: list[Stage], quality: dict[str, float | str]) -> B
     over = []
     for key, against, most in (
         ("pruned", "control", base.recipe.prune.max_drop),
-        ("int8", "pruned" if "pruned" in scores else "trained", base.recipe.int8.max_drop),
+        ("trained.int8", "trained", base.recipe.int8.max_drop),
+        ("pruned.int8", "pruned", base.recipe.int8.max_drop),
     ):
         if key in scores:
             drop = scores[against] - scores[key]
@@ -136,26 +122,8 @@ def _loss(batch: ImageBatch, model: nn.Module) -> Tensor:
     return found
 
 
-def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched, key: str = "trained") -> Stage:
-    """A torch network on the exam."""
-    own = labeller(base.recipe, model, watched.device)
-    assert base.recipe.images.patch is not None
-    stage = Stage(
-        key,
-        name,
-        base.exam.score(own),
-        sum(p.numel() for p in model.parameters()),
-        forward_flops(model, (1, base.recipe.network.in_channels, *base.recipe.images.patch)),
-        sum(t.nbytes for t in model.state_dict().values()),
-        latency(own),
-        steps,
-    )
-    watched.screen.say(f"{name}: Dice {stage.scores.mean:.4f}")
-    return stage
-
-
-def write_bundle(base: Base, model: nn.Module, kept: Kept | None, found: Found) -> None:
-    """The folder that predicts without the recipe."""
+def write_bundle(base: Base, model: nn.Module, kept: Kept | None, watched: Watched) -> list[Stage]:
+    """The folder that predicts without the recipe, and the stages of its files."""
     recipe = base.recipe
     card = Card(recipe=recipe.name, network=recipe.network, images=recipe.images, inference=recipe.inference)
     with replacing_folder(base.place.model, lambda name: name in OURS) as fresh:
@@ -163,12 +131,10 @@ def write_bundle(base: Base, model: nn.Module, kept: Kept | None, found: Found) 
         save_weights(fresh, model)
         if kept is not None:
             kept.save(fresh / KEPT)
-        if recipe.output.onnx:
-            assert recipe.images.patch is not None
-            sizes = (1, recipe.network.in_channels, *recipe.images.patch)
-            exported = export(model.cpu().eval(), sizes, fresh / ONNX, recipe.network.divisor)
-            found.checks["onnx, largest difference of scores"] = exported.difference
+        stages = deployed(base, model, fresh, "trained" if kept is None else "pruned", watched)
+    found = watched.found
     found.checks["weights read back equal"] = _reads_back(base.place.model, model)
+    return stages
 
 
 def _reads_back(folder: Path, model: nn.Module) -> bool:

@@ -29,7 +29,7 @@ class Stage:
     flops: float | None
     file_bytes: int | None
     seconds: tuple[float, float]  # median, least
-    steps: int
+    steps: int | None
 
 
 def latency(labeller: Labeller) -> tuple[float, float]:
@@ -65,7 +65,7 @@ def table_of(stages: Sequence[Stage], where: str) -> Table:
                 MISSING if one.flops is None else show(one.flops, "FLOPs"),
                 MISSING if one.file_bytes is None else show(one.file_bytes, "bytes"),
                 f"{median} ({least})",
-                f"{one.steps:,}",
+                MISSING if one.steps is None else f"{one.steps:,}",
             )
         )
     return Table(title="Steps", heads=HEADS, rows=tuple(rows), note=f"Judged on {where}.")
