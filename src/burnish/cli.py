@@ -16,6 +16,8 @@ from burnish.cli_compress import Options as CompressOptions
 from burnish.cli_compress import compress
 from burnish.cli_embed import embed
 from burnish.cli_eval import evaluate
+from burnish.cli_export import Options as ExportOptions
+from burnish.cli_export import export
 from burnish.cli_hardware import hardware
 from burnish.cli_launch import Nproc, Restarts, launch, run_words, start_here
 from burnish.cli_models import register as register_models
@@ -57,6 +59,7 @@ app.command("eval")(evaluate)
 app.command("embed")(embed)
 app.command("chat")(verb(chat, ChatOptions))
 app.command("compress")(verb(compress, CompressOptions))
+app.command("export")(verb(export, ExportOptions))
 app.command("launch")(launch)
 app.command("practice")(verb(practice, PracticeOptions))
 app.command("predict")(verb(predict, PredictOptions))
@@ -98,26 +101,6 @@ def train(
     from burnish import show
 
     show.report(runner.run(recipe, overrides or (), out, fresh, stages=("train",)))
-
-
-@app.command()
-def export(
-    model: Annotated[str, typer.Argument(help="A run folder, or any other model (see `burnish inspect`).")],
-    to: Annotated[Path | None, typer.Option("--to", help="Folder, FILE.gguf or FILE.onnx; default RUN/model.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="float32, float16, bfloat16; GGUF: f16, q8_0, ...")
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="onnx; onnxruntime: with its own fused operators.")
-    ] = None,
-    head: Annotated[str, typer.Option(help="onnxruntime: the vocabulary as float32, int8 or int4.")] = "float32",
-    accuracy_level: Annotated[int, typer.Option(help="onnxruntime: 4 rounds inputs of 4-bit products to 8 bits.")] = 1,
-    force: Annotated[bool, typer.Option("--force", help="ONNX: keep 8-bit products that are slower here.")] = False,
-) -> None:
-    """Write a model as a Hugging Face folder, a GGUF or an ONNX file, and check it by reading it again."""
-    from burnish import finished, show
-
-    show.checks(finished.export(model, to, dtype, finished.onnx_choices(to, form, (head, accuracy_level, force))))
 
 
 @app.command()
