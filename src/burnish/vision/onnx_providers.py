@@ -1,4 +1,4 @@
-"""Providers: a network's ONNX file on the fastest that this machine has, TensorRT before CUDA before the processor; none required."""
+"""Providers: a network in ONNX on the fastest that this machine has, TensorRT before CUDA before the processor; none required."""
 
 from __future__ import annotations
 
