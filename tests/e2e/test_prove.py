@@ -20,6 +20,7 @@ from burnish.prove import (
     fp8,
     mapping,
     pipeline,
+    pool,
     recipes,
     segmentation,
     tensor_parallel,
@@ -36,6 +37,7 @@ TITLES = {
     "mapping": "planner within 0.",
     "pipeline": "1F1B stage 0: 2 in flight",
     "segmentation": "pretrained 0.8",
+    "pool": "pool: 0 allocations, 0\u00a0B, 9.8 % reserved unused",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
     "tensor-parallel": "losses within ",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
@@ -180,3 +182,10 @@ def test_a_first_stage_that_runs_all_forward_first_is_noticed(monkeypatch: pytes
     monkeypatch.setattr(pipeline, "work_of", lambda way, mesh: work_of("GPipe", mesh))
     with pytest.raises(AssertionError):
         check_holds(pipeline)
+
+
+@pytest.mark.sabotage
+def test_tensors_that_grow_in_place_of_a_pool_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "Pooled", lambda shape, pages, page: pool.Grown(shape))
+    with pytest.raises(AssertionError):
+        check_holds(pool)
