@@ -15,8 +15,6 @@ from pathlib import Path
 from burnish.load.image_sets import IMAGE_SETS, image_set
 from record import record
 
-NAMES = {"trained": "trained", "pruned": "pruned", "control": "control", "INT8": "int8"}
-
 
 def main() -> None:
     """Measure and record."""

@@ -21,6 +21,6 @@ def brain_extraction() -> VisionRecipe:
         schedule=Schedule(kind="cosine", warmup_steps=10, min_lr_ratio=0.03),
         train=Train(steps=400, global_batch=16, micro_batch=16, eval_every=100, checkpoint_every=200, keep=1),
         inference=Inference(keep_largest=True),
-        prune=Prune(target=0.5, retrain_steps=300),
+        prune=Prune(target=0.5, retrain_steps=400),
         int8=Int8(used=True),
     )
