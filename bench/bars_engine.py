@@ -13,3 +13,17 @@ ENGINE = rows(
     ("SmolLM2 in 4-bit blocks, decode: times transformers in float32", "decode.transformers", 6, None, "x"),
     ("perplexity above that of llama.cpp's fastest format", "perplexity.above", None, 0, ""),
 )
+ENGINE += rows(
+    "engine",
+    "serve_hard",
+    "bench/serve_hard.py",
+    ("clients that leave in the middle of 200 streams: pages and requests held", "leave.held", 0, 0, ""),
+    ("10,000 requests at once: answered", "crowd.answered", 10_000, None, ""),
+    ("10,000 requests at once: failed otherwise than by 429", "crowd.failed", 0, 0, ""),
+    ("10,000 requests at once: pages and requests held", "crowd.held", 0, 0, ""),
+    ("prompts and answers longer than the context: not refused with 400", "long.otherwise", 0, 0, ""),
+    ("bodies made from its own description: answered otherwise than described", "fuzz.wrong", 0, 0, ""),
+    ("bodies made from its own description: pages and requests held", "fuzz.held", 0, 0, ""),
+    ("SIGTERM under 64 streams: streams cut off", "end.cut", 0, 0, ""),
+    ("SIGTERM under 64 streams: exit code", "end.code", 0, 0, ""),
+)

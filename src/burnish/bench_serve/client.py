@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +77,7 @@ async def complete(server: Server, body: dict[str, Any], late: float = 0.0) -> O
     pieces = 0
     try:
         async with asyncio.timeout(server.timeout):
-            async for event in _events(server, body):
+            async for event in events(server, body):
                 if "error" in event:
                     raise Failed("error in the stream")
                 usage = event.get("usage") or usage
@@ -111,8 +111,8 @@ async def models(server: Server) -> dict[str, Any]:
         raise UserError(f"--url {server.url}: /models lists no model; is it the address up to /v1?") from None
 
 
-async def _events(server: Server, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    """The events of a stream, which must end with [DONE]."""
+async def events(server: Server, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of a stream, which must end with [DONE]. Raises Failed."""
     async for line in _lines(server, "POST", "/completions", json.dumps(body).encode()):
         if line.startswith("data: [DONE]"):
             return
