@@ -32,7 +32,7 @@ def learn(model: nn.Module, steps: int, seed: int = 0, size: int = 32, lr: float
         loss.backward()
         optimizer.step()
     model.eval()
-    return float(loss)
+    return float(loss.detach())
 
 
 def dice_of(found: Tensor, labels: Tensor, classes: int = 3) -> float:
