@@ -27,3 +27,36 @@ ENGINE += rows(
     ("SIGTERM under 64 streams: streams cut off", "end.cut", 0, 0, ""),
     ("SIGTERM under 64 streams: exit code", "end.code", 0, 0, ""),
 )
+ENGINE += rows(
+    "engine",
+    "serve_batch",
+    "bench/serve_batch.py",
+    (
+        "32 requests of mixed lengths, new tokens a second: times transformers' padded batch",
+        "transformers.ratio",
+        3,
+        None,
+        "x",
+    ),
+    ("the same: times llama.cpp's parallel decoding, its fastest format", "llamacpp.ratio", 1.5, None, "x"),
+    ("the same in exact mode: requests whose tokens are those they get alone", "exact.equal", 1, 1, ""),
+)
+ENGINE += rows(
+    "engine",
+    "serve_thousand",
+    "bench/serve_thousand.py",
+    ("1,000 requests of varying lengths: growth of pool and buffers", "pool.growth", 0, 0, "B"),
+    ("growth of resident memory for what was planned", "resident.growth", None, 0.05, ""),
+    ("memory of pool and steps for what was planned", "memory", 0.95, 1.05, ""),
+    ("99th percentile of a step for the median", "step.p99", None, 1.5, "x"),
+    ("a request that cannot fit is told what would", "refused", 1, 1, ""),
+)
+ENGINE += rows(
+    "engine",
+    "pool",
+    "bench/pool.py",
+    ("pool: allocations of keys and values a request", "pool.allocations", 0, 0, ""),
+    ("pool: positions reserved for those used", "pool.reserved", None, 1.1, "x"),
+    ("tensors that grow: allocations a request", "grown.allocations", None, None, ""),
+    ("tensors of the longest length: positions reserved for those used", "padded.reserved", None, None, "x"),
+)

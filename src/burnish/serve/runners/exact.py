@@ -46,6 +46,10 @@ class Exact:
     def threads(self) -> int:
         return self.runner.threads
 
+    @property
+    def bytes(self) -> int:
+        return self.runner.bytes
+
     def reserve(self, tokens: int) -> None:
         self.runner.reserve(ROWS)
 

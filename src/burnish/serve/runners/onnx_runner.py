@@ -50,6 +50,10 @@ class OnnxRunner:
             graphs = graphs_of(model, config, words, weights, accuracy)
             self.graphs = [Bound(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
 
+    @property
+    def bytes(self) -> int:
+        return self.buffers.bytes
+
     def reserve(self, tokens: int) -> None:
         """Make the buffers large enough for steps of so many tokens."""
         if tokens > self.buffers.tokens:

@@ -56,6 +56,11 @@ class Runner(Protocol):
         """Make what a step of so many tokens needs, before the first one."""
         ...
 
+    @property
+    def bytes(self) -> int:
+        """Of buffers that it holds beside the weights."""
+        ...
+
     def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:
         """Embed tokens and open the first layer."""
         ...
