@@ -50,6 +50,7 @@ LAYERS = (
     ("passes", "compressions"),
     ("rates", "memory"),
     ("links", "timing", "data_time", "crossing", "step_time", "price"),
+    ("serve_plan",),
     (
         "recipe",
         "recipes",

@@ -11,7 +11,25 @@ from typer import Argument, Option
 from burnish.errors import BudgetNotMet, UserError
 
 if TYPE_CHECKING:
+    from burnish.architecture import Architecture
     from burnish.vision.recipe import VisionRecipe
+
+
+SERVING = ("chip", "gpus", "memory", "prompt", "new", "weights", "kv", "engine")  # options of --serve alone
+
+TRAINING = (
+    "overrides",
+    "seq",
+    "precision",
+    "stack",
+    "fix",
+    "why_not",
+    "must_shrink",
+    "html",
+    "as_",
+    "trained",
+    "optimizer",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,15 @@ class Options:
     gpus_free: Annotated[bool, Option("--gpus-free", help="Allow fewer GPUs than the cluster has.")] = False
     runnable: Annotated[bool, Option("--runnable", help="Only what `burnish train` can do.")] = False
     top: Annotated[int, Option(help="How many alternatives to show.")] = 8
+    serve: Annotated[bool, Option("--serve", help="Plan serving the model, not training it.")] = False
+    chip: Annotated[str, Option(help="With --serve: the chip, such as h100-sxm; or here.")] = ""
+    gpus: Annotated[int, Option(help="With --serve: how many of it.")] = 1
+    memory: Annotated[str, Option(help="With --serve: memory of a chip to use, such as 40GiB; else all.")] = ""
+    prompt: Annotated[int, Option(help="With --serve: tokens of a prompt.")] = 1024
+    new: Annotated[int, Option(help="With --serve: tokens to write.")] = 256
+    weights: Annotated[str, Option(help="With --serve: formats to compare: bf16,fp8,int8,int4,q4,fp4.")] = "bf16"
+    kv: Annotated[str, Option(help="With --serve: format of keys and values: bf16 or fp8.")] = "bf16"
+    engine: Annotated[str, Option(help="With --serve: generation of the engine.")] = "fused-2023"
     list_: Annotated[str, Option("--list", help="Print the names of all models or stacks: models, stacks.")] = ""
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False
     html: Annotated[Path | None, Option(help="Write a page with the plan.")] = None
@@ -57,6 +84,8 @@ def plan(options: Options) -> None:
     """Predict what fits, which mapping is fastest and why; needs no GPU and no torch."""
     if options.list_:
         listed(options.list_)
+    elif options.serve:
+        plan_serving(options)
     elif options.cluster:
         plan_model(options)
     else:
@@ -84,6 +113,8 @@ def plan_recipe(options: Options) -> None:
     defaults = {name: value for name, value in vars(Options("")).items() if name not in ("what", "overrides", "json")}
     if given := [name for name, value in defaults.items() if getattr(options, name) != value]:
         options_ = ", ".join(f"--{name.strip('_').replace('_', '-')}" for name in given)
+        if set(given) <= set(SERVING):
+            raise UserError(f"plan {options.what}: {options_} plan serving; add --serve")
         raise UserError(
             f"plan {options.what}: {options_} plan a model on a cluster; add --cluster, such as h100-sxm:8x8"
         )
@@ -180,3 +211,66 @@ def _check_page(options: Options, page: Path) -> None:
     read = (Path(options.what), Path(options.what) / "config.json", Path(options.cluster))
     if target.exists() and (own := next((path for path in read if path.is_file() and path.samefile(target)), None)):
         raise UserError(f"--html {page}: is the file {str(own)!r} that the plan reads; give the page another name")
+
+
+def plan_serving(options: Options) -> None:
+    """Print what fits and how fast it is. Raises BudgetNotMet, with the nearest remedies, where nothing fits."""
+    import json
+
+    from burnish.cli_serve import bytes_of
+    from burnish.cluster import cluster
+    from burnish.serve_plan.plan import Asked, plan
+    from burnish.serve_plan.text import lines, record
+    from burnish.streams import printable
+
+    _check_serving(options)
+    chips = options.cluster or (options.chip if options.chip == "here" else f"{options.chip}:1x{options.gpus}")
+    made = plan(
+        Asked(
+            _decoder(options.what),
+            cluster(chips),
+            options.prompt,
+            options.new,
+            1 if options.batch is None else options.batch,
+            bytes_of(options.memory) if options.memory else 0,
+            tuple(dict.fromkeys(name.strip() for name in options.weights.split(","))),
+            options.kv,
+            options.engine,
+        )
+    )
+    print(json.dumps(record(made), indent=1) if options.json else "\n".join(map(printable, lines(made))))
+    if not made.fits:
+        help_ = f"; would fit: {', '.join(made.remedies)}" if made.remedies else ""
+        raise BudgetNotMet(f"{made.asked.model.name} does not fit on {made.asked.cluster.name}{help_}")
+
+
+def _decoder(what: str) -> Architecture:
+    """The decoder that a preset, a config.json or a recipe means."""
+    from dataclasses import replace
+
+    from burnish import recipe_files
+    from burnish.architecture import architecture
+    from burnish.presets import architecture_of
+    from burnish.recipe import Recipe
+    from burnish.recipes import shipped
+
+    if what not in shipped() and ":" not in what and not what.endswith((".yaml", ".yml")):
+        return architecture_of(what)
+    recipe, _ = recipe_files.load_any(what, ())
+    if not isinstance(recipe, Recipe):
+        raise UserError(f"plan --serve {what}: a recipe of images has no decoder; burnish plan {what} plans it")
+    return replace(architecture(recipe.model), name=what)
+
+
+def _check_serving(options: Options) -> None:
+    """Raises UserError for what is missing, or belongs to training."""
+    if not options.what:
+        raise UserError("plan --serve: name the model; --list models prints names")
+    usual = Options("")
+    if given := [name for name in TRAINING if getattr(options, name) != getattr(usual, name)]:
+        written = ", ".join(name if name == "overrides" else f"--{name.strip('_').replace('_', '-')}" for name in given)
+        raise UserError(f"plan --serve: {written} plan training; leave them out")
+    if bool(options.chip) == bool(options.cluster):
+        raise UserError(f"plan --serve {options.what}: give --chip h100-sxm --gpus 2, or --cluster; one of both")
+    if options.gpus < 1:
+        raise UserError(f"plan --serve: --gpus {options.gpus}; 1 or more")

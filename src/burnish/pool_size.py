@@ -7,13 +7,34 @@ what a step makes, which is an upper bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.units import show
 
 LOGIT = 4  # bytes of a score
 SCORES = 3  # how many times the scores of a step stand at once: made, checked, chosen from
+
+
+class Sizes(Protocol):
+    """What of a decoder the bytes depend on; a `ModelConfig` has it."""
+
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -31,19 +52,19 @@ class PoolSize:
         return self.pages * self.page
 
 
-def position_bytes(config: ModelConfig, element: int) -> int:
+def position_bytes(config: Sizes, element: int) -> int:
     """Bytes of one position: keys and values of every layer."""
     return 2 * config.layers * config.kv_heads * config.head_dim * element
 
 
-def step_bytes(config: ModelConfig, tokens: int, rows: int, element: int) -> int:
+def step_bytes(config: Sizes, tokens: int, rows: int, element: int) -> int:
     """Most bytes that a step of `tokens` makes and drops: a layer's vectors of each token, and the scores of `rows`."""
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     vectors = 4 * config.hidden + 3 * query + 4 * key + 4 * config.ffn
     return tokens * vectors * element + SCORES * rows * config.vocab * LOGIT
 
 
-def pool_within(config: ModelConfig, memory: int, page: int, tokens: int, rows: int, element: int) -> PoolSize:
+def pool_within(config: Sizes, memory: int, page: int, tokens: int, rows: int, element: int) -> PoolSize:
     """The pool that fits in `memory` bytes beside what a step makes. Raises UserError when not one page does."""
     beside, one = step_bytes(config, tokens, rows, element), page * position_bytes(config, element)
     pages = (memory - beside) // one
