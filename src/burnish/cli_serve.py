@@ -41,6 +41,8 @@ class Options:
     queue: Annotated[int, Option(min=1, help="Requests that may wait.")] = 256
     runner: Annotated[str, Option(help="auto, torch or onnxruntime.")] = "auto"
     weights: Annotated[str, Option(help="float as they are, or q4: blocks of 4 bits.")] = "float"
+    exact: Annotated[bool, Option(help="The same last digits in any company, for some of the speed.")] = False
+    allocator: Annotated[str | None, Option(help="Of CUDA memory: native, expandable or async.")] = None
     name: Annotated[str | None, Option(help="What clients call the model.")] = None
     api_key: Annotated[str | None, Option(envvar="BURNISH_API_KEY", help="Clients must send it.")] = None
     timeout: Annotated[float | None, Option(min=0.001, help="Longest time of a request, in seconds.")] = None
@@ -50,11 +52,14 @@ class Options:
 def serve(options: Options) -> None:
     """Serve a model over HTTP, as clients of OpenAI's API expect it."""
     from burnish.finished import require_torch
+    from burnish.serve.allocator import choose
 
     check_choices(vars(options))
     if options.api_key == "":
         raise UserError("--api-key: it is empty; give one, or leave the option out")
     memory = bytes_of(options.memory)
+    if options.allocator is not None:
+        choose(options.allocator, os.environ)
     require_torch("burnish serve")
     try:
         import prometheus_client  # noqa: F401
@@ -67,14 +72,21 @@ def serve(options: Options) -> None:
 
 
 def _run(options: Options, memory: int) -> bool:
+    import torch
+
     from burnish.progress import Screen
+    from burnish.serve.allocator import check
     from burnish.serve.http.app import Rules
     from burnish.serve.http.start import run
     from burnish.serve.opening import Settings, open_served
     from burnish.units import show
 
+    if options.allocator is not None and torch.cuda.is_available():
+        check(options.allocator, torch.cuda.get_allocator_backend())
     screen, given = Screen(), vars(options)
-    chosen: dict[str, Any] = {key: given[key] for key in ("page", "rows", "queue", "runner", "weights", "name")}
+    chosen: dict[str, Any] = {
+        key: given[key] for key in ("page", "rows", "queue", "runner", "weights", "name", "exact")
+    }
     engine, served, size = open_served(
         options.model, Settings(memory, tokens=options.step_tokens, threads=threads(), **chosen)
     )
