@@ -38,6 +38,7 @@ OURS = {
     "adapter",
     "pruned",
     "control",
+    "trained.safetensors",
     "tensorboard",
 }
 

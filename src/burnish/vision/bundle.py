@@ -21,6 +21,7 @@ from burnish.vision.kept_channels import Kept, apply
 from burnish.vision.sections import Images, Inference, Network
 
 CARD, WEIGHTS, KEPT, ONNX, INT8 = "network.json", "model.safetensors", "kept.json", "model.onnx", "model-int8.onnx"
+TRAINED = "trained.safetensors"  # of a run: the whole network, whatever was made of it afterwards
 OURS = {CARD, WEIGHTS, KEPT, ONNX, INT8}
 ORIENTATION = "RAS+: indices grow to the right, front and top"
 ENGINES = {"torch": WEIGHTS, "onnx": ONNX, "int8": INT8}
@@ -55,11 +56,17 @@ def save_card(folder: Path, card: Card) -> None:
     (folder / CARD).write_text(json.dumps(card.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
 
 
-def save_weights(folder: Path, model: nn.Module) -> None:
-    """Write the weights into a folder that exists."""
+def save_weights(folder: Path, model: nn.Module, name: str = WEIGHTS) -> None:
+    """Write the weights into a folder that exists; what has several names is written under the first."""
     from safetensors.torch import save_file
 
-    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
+    save_file({key: tensor.detach().contiguous() for key, tensor in held(model).items()}, folder / name)
+
+
+def held(model: nn.Module) -> dict[str, Any]:
+    """Parameters and stored buffers of a network, each once, by the first of its names."""
+    stored = model.state_dict().keys()
+    return {name: t for name, t in (*model.named_parameters(), *model.named_buffers()) if name in stored}
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -100,8 +107,12 @@ def read_weights(path: Path) -> dict[str, Any]:
 
 def load_state(model: nn.Module, tensors: dict[str, Any], path: Path) -> None:
     """Put all tensors in. Raises UserError naming the first that does not fit."""
+    if missing := sorted(held(model).keys() - tensors.keys()):
+        raise UserError(f"{path}: holds no {missing[0]}, which its network has")
     try:
-        model.load_state_dict(tensors)
+        found = model.load_state_dict(tensors, strict=False)
+        if found.unexpected_keys:
+            raise RuntimeError(f"it has no {found.unexpected_keys[0]}")
     except RuntimeError as error:
         raise UserError(f"{path}: does not fit its network ({' '.join(str(error).split())[:200]})") from None
 

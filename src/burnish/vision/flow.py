@@ -21,6 +21,7 @@ from burnish.run_folder import RunFolder
 from burnish.runnable import best_checkpoint, pick_device, processor
 from burnish.train.loop import Outcome
 from burnish.train.state import load_weights
+from burnish.vision.bundle import TRAINED, save_weights
 from burnish.vision.exam import exam_of
 from burnish.vision.fingerprint import fingerprint_of, settle
 from burnish.vision.learner import Lessons, lessons_of
@@ -103,9 +104,10 @@ def _go(
     identity = run_folder.identity(recipe)
     outcome = learn(recipe, model, lessons, place.path, recipe.train.steps, identity, watched)
     _speeds(found, outcome, plan, chip)
+    load_weights(best_checkpoint(place.checkpoints), SegmentationLoss(model))
+    save_weights(place.path, model, TRAINED)
     over: BudgetNotMet | None = None
     if "export" in request.stages:
-        load_weights(best_checkpoint(place.checkpoints), SegmentationLoss(model))
         exam = exam_of(recipe, split.test, lessons.held)
         over = afterwards(Base(recipe, model, lessons, exam, place, identity, outcome), watched)
     status = "done" if "export" in request.stages and over is None else "trained"

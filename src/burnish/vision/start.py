@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from burnish.errors import UserError
-from burnish.vision.bundle import CARD, WEIGHTS, read_weights
+from burnish.vision.bundle import CARD, TRAINED, WEIGHTS, read_weights
 
 PICKLED = (".pt", ".pth", ".ckpt")
 INSIDE = ("model", "state_dict", "network", "net", "model_state_dict")  # keys that checkpoints keep weights under
@@ -31,7 +31,7 @@ def start_from(model: nn.Module, name: str) -> tuple[str, ...]:
     learned = {key for key, _ in model.named_parameters()}
     if not learned & fits.keys():
         raise UserError(f"train.init {name}: none of its {len(theirs)} tensors fits the network; is it another kind?")
-    model.load_state_dict(ours | fits)
+    model.load_state_dict(fits, strict=False)
     lines = [f"started from {name}: {len(learned & fits.keys())} of {len(learned)} tensors"]
     if other := sorted(key for key in learned - fits.keys() if key in theirs):
         lines.append(f"other shapes, drawn anew: {_some([_both(key, ours, theirs) for key in other])}")
@@ -52,6 +52,8 @@ def _some(names: list[str]) -> str:
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    if (path / TRAINED).is_file():
+        return read_weights(path / TRAINED)
     for folder in (path, path / "model"):
         if (folder / CARD).is_file():
             return read_weights(folder / WEIGHTS)

@@ -10,6 +10,7 @@ from torch import nn
 
 from burnish.run_folder import RunFolder
 from burnish.train.loop import Outcome
+from burnish.vision.bundle import held
 from burnish.vision.exam import Exam
 from burnish.vision.learner import Lessons, labeller
 from burnish.vision.learning import Watched
@@ -41,7 +42,7 @@ def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched
         base.exam.score(own),
         sum(p.numel() for p in model.parameters()),
         forward_flops(model, (1, base.recipe.network.in_channels, *base.recipe.images.patch)),
-        sum(t.nbytes for t in model.state_dict().values()),
+        sum(t.nbytes for t in held(model).values()),
         latency(own),
         steps,
     )
