@@ -11,6 +11,8 @@ from burnish.measure_live import LiveBytes
 from burnish.models.decoder import Decoder
 from burnish.pool_size import pool_within, position_bytes, step_bytes
 from burnish.serve.engine import Engine, Limits, Request
+from burnish.serve.runners.onnx_runner import Buffers, OnnxRunner
+from burnish.serve.runners.runner import Made
 from burnish.serve.runners.torch_runner import TorchRunner
 from burnish.serve.sampling import Sampling
 
@@ -69,3 +71,44 @@ def test_sabotage_a_step_that_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Pool, "write", lambda self, layer, slots, k, v: kept.append(k))
     with pytest.raises(AssertionError):
         check_steps()
+
+
+BESIDE = 24  # tensors of a step that are of no layer: what goes in, scores, and what is chosen from them
+
+
+def temporaries(steps: int) -> int:
+    """Tensors that torch makes in the last of some steps in which every row takes one token, beside graphs' own store."""
+    model, config = make()
+    engine = Engine(OnnxRunner(model, config, 1), Limits(pages=64, page=16, rows=4, tokens=64))
+    for number in range(4):
+        engine.submit(Request((number + 1,) * 12, Sampling(max_new_tokens=steps + 2)), lambda output: None)
+    for _ in range(steps):
+        engine.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as found:
+        engine.step()
+    assert found.profiler is not None
+    events = found.profiler.kineto_results.events()
+    return sum(event.name() == "[memory]" and event.nbytes() > 0 for event in events)
+
+
+def check_temporaries() -> None:
+    """The named check: a layer makes its output, its scaled queries, and two tensors a row; no more as sequences grow."""
+    assert temporaries(2) == temporaries(20) <= SIZES["layers"] * (2 + 2 * 4) + BESIDE
+
+
+def test_a_step_makes_a_bounded_number_of_tensors() -> None:
+    check_temporaries()
+
+
+@pytest.mark.sabotage
+def test_sabotage_buffers_made_anew_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = OnnxRunner._opened
+
+    def anew(self: OnnxRunner, number: int, given: dict[str, torch.Tensor], places: torch.Tensor) -> Made:
+        made = opened(self, number, given, places.clone())
+        self.buffers = Buffers(self.config, 4)
+        return made
+
+    monkeypatch.setattr(OnnxRunner, "_opened", anew)
+    with pytest.raises(AssertionError):
+        check_temporaries()
