@@ -106,7 +106,7 @@ def test_sabotage_buffers_made_anew_for_each_layer(monkeypatch: pytest.MonkeyPat
 
     def anew(self: OnnxRunner, number: int, given: dict[str, torch.Tensor], places: torch.Tensor) -> Made:
         made = opened(self, number, given, places.clone())
-        self.buffers = Buffers(self.config, 4)
+        self.buffers = Buffers(self.config, self.buffers.tokens)
         return made
 
     monkeypatch.setattr(OnnxRunner, "_opened", anew)
