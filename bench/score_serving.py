@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from burnish.rows.inference import Timed, read_inference
-from burnish.serve_plan import decode_seconds, prefill_seconds, total_seconds
+from burnish.score.serving import batch_seconds
 from burnish.serve_plan.passes import constants
 from record import record
 
@@ -39,12 +39,7 @@ Constants = dict[str, dict[str, float]]
 def predicted(row: Timed, what: str, c: Constants) -> float:
     """Seconds of what a row timed."""
     assert row.serving is not None
-    own = c[row.serving.engine]
-    if what == "prefill":
-        return prefill_seconds(row.serving, row.batch, row.prompt, own)
-    if what == "decode":
-        return decode_seconds(row.serving, row.batch, row.prompt + row.new // 2, own)
-    return total_seconds(row.serving, row.batch, row.prompt, row.new, own)
+    return batch_seconds(row, what, c[row.serving.engine])
 
 
 def fit(rows: Sequence[Timed]) -> Constants:

@@ -17,7 +17,7 @@ from burnish.rows.lint import Finding, impossible, lint
 from burnish.rows.reports import OUTCOME, read_reports
 from burnish.rows.rules import table
 from burnish.rows.training import NEEDED, read_rows
-from burnish.score import ci, text
+from burnish.score import ci, serving, text
 from burnish.score.blocks import block, errors
 from burnish.score.lines import DISTRUSTED, FIRST_HAND, INCOMPLETE, SECOND_HAND, Line, lines_of
 from burnish.score.prices import prices
@@ -33,6 +33,10 @@ def score(path: Path | str) -> dict[str, Any]:
 
 def shown(path: Path | str, as_json: bool = False, each: bool = False, assumed: bool = False) -> Iterator[str]:
     """What is printed of a file's score: JSON or a table, with every row and with what was assumed where asked for."""
+    columns, _ = read_table(path)
+    if serving.is_serving(columns):
+        yield from serving.shown(path, columns, as_json, each)
+        return
     lines, findings = judged(path)
     made = record(lines, findings)
     if as_json:
