@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from burnish.config import ModelConfig
+from burnish.data.cache import cache_folder
 from burnish.data.chat_tokens import ChatTokenizer
 from burnish.data.template import Template
 from burnish.errors import MissingExtra, UserError
@@ -19,6 +20,7 @@ from burnish.load.tokenizer import ends_of, tokenizer_of
 from burnish.models.decoder import Decoder
 from burnish.pool_size import PoolSize, pool_within
 from burnish.serve.engine import Engine, Limits
+from burnish.serve.runners.choice import Build, fastest
 from burnish.serve.runners.exact import Exact
 from burnish.serve.runners.runner import Runner
 from burnish.serve.runners.torch_runner import TorchRunner
@@ -77,7 +79,7 @@ def make_engine(
 
 
 def make_runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
-    """The runner asked for; auto takes onnxruntime where it is installed and has the model's operators. `exact` is a mode of it.
+    """The runner asked for; auto takes the faster one where both can, onnxruntime for 4-bit blocks. `exact` is a mode of it.
 
     Beside onnxruntime's threads torch keeps to one, in all of this process: what little it computes is done sooner than
     threads have met.
@@ -90,13 +92,24 @@ def make_runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
 
 def _runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:
     assert isinstance(model, Decoder)
+    model.eval()
     there = importlib.util.find_spec("onnxruntime") is not None and importlib.util.find_spec("onnx") is not None
     if settings.runner == "onnxruntime" and not there:
         raise MissingExtra("--runner onnxruntime", "export", "onnxruntime")
     if settings.runner == "torch" or not there or config.experts:
         if settings.weights != "float":
             raise UserError("--weights q4: only the runner onnxruntime has blocks of 4 bits, and it takes no experts")
-        return TorchRunner(model.eval(), config)
+        return TorchRunner(model, config)
+    builds: dict[str, Build] = {
+        "onnxruntime": lambda part: _graphs(part, config, settings),
+        "torch": lambda part: TorchRunner(part, config),
+    }
+    free = settings.runner == "auto" and settings.weights == "float"
+    name = fastest(builds, model, config, settings.rows, cache_folder()) if free else "onnxruntime"
+    return builds[name](model)
+
+
+def _graphs(model: Decoder, config: ModelConfig, settings: Settings) -> Runner:
     from burnish.export.onnx_matrix import array
     from burnish.export.onnx_parts import blocks8
     from burnish.serve.runners.blocks import BLOCK
