@@ -78,9 +78,14 @@ def _expressed(cells: Cells) -> tuple[Kernel, Chip, float]:
     sizes = [cells.whole(column) for column in names]
     if None in sizes:
         raise NotExpressed("sizes: blank")
+    batch, heads, width, queries, keys = (size or 0 for size in sizes)
     kernel = Kernel(
         kind,
-        *(size or 0 for size in sizes),
+        batch,
+        heads,
+        width,
+        queries,
+        keys,
         causal=cells.text("causal") == "yes",
         masked=cells.text("padding_mask") == "yes",
         dropout=cells.text("dropout") not in ("", "0"),
