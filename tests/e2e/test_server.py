@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import threading
 import time
@@ -226,6 +227,16 @@ def test_who_leaves_while_waiting_gives_up_the_place_in_the_queue(server: Server
 
     assert asyncio.run(leave_the_queue()) == (0, 8)
     assert server.settled()['burnish_answers_total{reason="left"}'] >= 4
+
+
+def test_every_metric_that_the_page_names_is_there(server: Server) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text().split("## Metrics")[1].split("\n## ")[0]
+    named = {
+        name for row in page.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)", row.split("|")[1])
+    }
+    lines = httpx.get(f"{server.address}/metrics").text.splitlines()
+    there = {line.split()[2].removeprefix("burnish_") for line in lines if line.startswith("# TYPE")}
+    assert named == {name for name in there if not name.endswith("_created")}
 
 
 def test_a_flood_is_answered_or_told_to_come_back(server: Server) -> None:

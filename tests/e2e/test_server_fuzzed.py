@@ -10,7 +10,7 @@ import pytest
 
 from served_model import chat_model, served
 
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
 @pytest.mark.slow

@@ -53,6 +53,13 @@ def test_the_oldest_turns_leave_until_half_of_the_positions_are_free(folder: Pat
     assert 0 in gone[gone.index(max(gone)) + 1 :]  # not every turn after it had to leave some out
 
 
+@pytest.mark.sabotage
+def test_notices_turns_that_stay_too_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("burnish.serve.chat.STAYS", 0.9)
+    with pytest.raises(AssertionError):
+        test_the_oldest_turns_leave_until_half_of_the_positions_are_free(folder)
+
+
 def test_a_question_that_cannot_fit_leaves_the_conversation_as_it_was(folder: Path) -> None:
     talk = chat(folder)
     talk.ask("Jump!", silent)

@@ -25,7 +25,7 @@ class Metrics:
         self._refused = Counter("burnish_refused", "Requests refused, by status", ["status"], registry=self.registry)
         self._first = self._histogram("first_token_seconds", "Seconds until the first token of a request")
         self._whole = self._histogram("answer_seconds", "Seconds until the end of a request")
-        engine = host.engine
+        engine, drafting = host.engine, host.engine.speculator
         gauges = {
             "running": ("Sequences that run", lambda: len(engine.schedule.running)),
             "waiting": ("Sequences that wait", lambda: len(engine.schedule.waiting)),
@@ -33,6 +33,9 @@ class Metrics:
             "pages_free": ("Pages that can be taken", lambda: engine.pages.free),
             "pool_bytes": ("Bytes of all pages", lambda: engine.pool.bytes),
             "preempted": ("Times a sequence had to give its pages back", lambda: engine.schedule.preempted),
+            "drafted": ("Tokens that a draft guessed", lambda: drafting.counts.drafted if drafting else 0),
+            "drafted_stood": ("Of those, tokens that the model kept", lambda: drafting.counts.stood if drafting else 0),
+            "drafting": ("1 while guessing is measured to pay", lambda: int(bool(drafting and drafting.gate.on))),
             "steps": ("Steps of the engine", lambda: host.counts.steps),
             "step_seconds": ("Seconds of all steps", lambda: host.counts.step_seconds),
         }
