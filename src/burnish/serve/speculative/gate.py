@@ -14,8 +14,8 @@ from burnish.speculation import break_even, reached
 
 LENGTHS = (1, 2, 3, 4, 5, 7)
 MARGIN = 1.03  # times as fast as without, to begin; to go on it need only be faster
-BUDGET = 0.01  # of all time, for rounds that turn out to lose
-GRACE = 4  # plain steps that may be lost before anything is known
+BUDGET = 0.008  # of all time, for rounds that turn out to lose
+GRACE = 3  # plain steps that may be lost before anything is known
 PROBE = 2  # tokens of a probe
 APART = 16  # steps between probes, at least
 REFRESH = 32  # rounds after which one plain step is measured again
