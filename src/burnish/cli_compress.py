@@ -67,7 +67,8 @@ def _run(model: str, asked: Any, out: Path, json: bool) -> None:
     from burnish.progress import Screen
     from burnish.runnable import pick_device
 
-    device, why = pick_device("auto")
+    held = [technique.name for technique, _ in asked.chosen() if technique.processor]
+    device, why = ("cpu", f"where {held[0]} works") if held else pick_device("auto")
     screen = Screen()
     screen.say(f"{model} on {device} ({why})")
     try:

@@ -29,14 +29,15 @@ from burnish.work import Work
 
 @dataclass(frozen=True)
 class Compression:
-    """A technique: its file, why it comes at its place, the module that writes its tables, and whether parts of the model
-    can be kept as they were."""
+    """A technique: its file, why it comes at its place, the module that writes its tables, whether parts of the model can be
+    kept as they were, and whether it works on the processor alone."""
 
     name: str
     module: ModuleType
     reason: str
     tables: str
     exchanged: bool
+    processor: bool = False
 
 
 COMPRESSIONS: tuple[Compression, ...] = (
@@ -44,7 +45,12 @@ COMPRESSIONS: tuple[Compression, ...] = (
         "prune", prune, "first: what is taken out need not be rounded", "burnish.compress.prune_table", exchanged=False
     ),
     Compression(
-        "awq", awq, "last: it makes the files of whatever is left", "burnish.compress.awq_table", exchanged=True
+        "awq",
+        awq,
+        "last: it makes the files of whatever is left",
+        "burnish.compress.awq_table",
+        exchanged=True,
+        processor=True,
     ),
     Compression(
         "int8", int8, "last: it makes the files of whatever is left", "burnish.compress.int8_table", exchanged=True

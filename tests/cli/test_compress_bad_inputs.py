@@ -109,6 +109,12 @@ def test_a_tied_head_stays_tied_and_in_floating_point():
     assert json.loads(Path("small/config.json").read_text())["quantization_config"]["ignore"] == ["lm_head"]
 
 
+def test_four_bits_are_searched_for_on_the_processor_whatever_else_is_there(monkeypatch, capsys):
+    monkeypatch.setattr("burnish.runnable.pick_device", lambda wanted: ("cuda", "CUDA found"))
+    assert compress(*ROUNDED, *TEXTS) == 0
+    assert "quickstart on cpu (where awq works)" in " ".join(capsys.readouterr().err.split())
+
+
 def gpt2() -> str:
     """A family whose files hold joined and turned matrices, with the small model's tokenizer."""
     config = ModelConfig(family="gpt2", vocab=1024, hidden=32, ffn=64, layers=1, heads=2, max_positions=64)

@@ -73,6 +73,16 @@ def test_067_a_tensor_that_no_sample_reached_is_named(kind: str, monkeypatch: py
         assert rule(Histogram(), 99.99) == 0.0
 
 
+def test_067_a_table_without_a_row_makes_no_scale_of_its_own() -> None:
+    model, _ = encoder()
+    config = int8.Config(calibrator="max", smooth="off")
+    table = int8.search(config, model, samples())
+    assert table is not None
+    short = table.model_copy(update={"inputs": table.inputs[:-1]})
+    with pytest.raises(UserError, match=r"layers\.1\.mlp\.down: the table of scales has no range"):
+        int8.apply(config, model, Mesh(), short)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
 def test_070_every_calibrator_sees_every_tensor_that_is_rounded(kind: str, calibrator: str) -> None:

@@ -30,7 +30,7 @@ from burnish.mesh import Mesh
 from burnish.models.decoder import Decoder
 from burnish.ops.int4_linear import Int4Linear, dequantize
 from burnish.served_slices import check_served
-from burnish.techniques import awq
+from burnish.techniques import awq, int8
 from burnish.weight_format import IntWeights
 
 SMALL = awq.Config(group=32, ratios=4)
@@ -135,6 +135,19 @@ def test_061_the_shape_of_a_scale_follows_the_group_on_both_sides(tmp_path: Path
     config.write_text(json.dumps(told))
     with pytest.raises(UserError, match=r"weight_\w+ .*quantization_config says"):
         load_model(open_folder(tmp_path / "g32"))
+
+
+def test_061_integers_of_8_bits_in_groups_are_refused_by_name(tmp_path: Path) -> None:
+    """Rows have one scale here; a folder of another tool's with more is not read as if it had one."""
+    config = int8.Config(activations="dynamic", smooth="off")
+    sizes = config_of("llama")
+    save_compressed(int8.apply(config, decoder("llama"), Mesh()), sizes, tmp_path / "m")
+    file = tmp_path / "m" / "config.json"
+    told = json.loads(file.read_text())
+    told["quantization_config"]["config_groups"]["group_0"]["weights"] |= {"strategy": "group", "group_size": 8}
+    file.write_text(json.dumps(told))
+    with pytest.raises(UserError, match="4 bits in groups and 8 bits a row work"):
+        load_model(open_folder(tmp_path / "m"))
 
 
 def test_063_padded_rows_calibrate_as_rows_alone_do() -> None:

@@ -127,7 +127,10 @@ def _fold_of(model: Any, source: str) -> Fold:
 
 @torch.no_grad()
 def compress_model(model: Any, scheme: IntWeights, keep: tuple[str, ...], table: Table | None) -> None:
-    """Replace every matrix of the layers but those of `keep`, in place."""
+    """Replace every matrix of the layers but those of `keep`, in place.
+
+    Raises UserError naming a matrix for whose input a static scale is asked and the table has none.
+    """
     thresholds: dict[str, float] = {}
     if table is not None:
         for row in table.folds:
@@ -137,6 +140,8 @@ def compress_model(model: Any, scheme: IntWeights, keep: tuple[str, ...], table:
     for names in inputs_of(model).values():
         for name in names:
             if not fits(name, keep):
+                if scheme.inputs == "tensor" and name not in thresholds:
+                    raise UserError(f"{name}: the table of scales has no range of what it reads; calibrate again")
                 module = model.get_submodule(name)
                 assert isinstance(module, nn.Linear)
                 model.set_submodule(name, of_weight(scheme, module.weight, thresholds.get(name), module.bias))
