@@ -42,6 +42,9 @@ class Options:
     runner: Annotated[str, Option(help="auto, torch or onnxruntime.")] = "auto"
     weights: Annotated[str, Option(help="float as they are, or q4: blocks of 4 bits.")] = "float"
     exact: Annotated[bool, Option(help="The same last digits in any company, for some of the speed.")] = False
+    draft: Annotated[str | None, Option(help="Guess tokens: ngram, skip:N, or a small model of the same tokens.")] = (
+        None
+    )
     allocator: Annotated[str | None, Option(help="Of CUDA memory: native, expandable or async.")] = None
     name: Annotated[str | None, Option(help="What clients call the model.")] = None
     api_key: Annotated[str | None, Option(envvar="BURNISH_API_KEY", help="Clients must send it.")] = None
@@ -85,7 +88,7 @@ def _run(options: Options, memory: int) -> bool:
         check(options.allocator, torch.cuda.get_allocator_backend())
     screen, given = Screen(), vars(options)
     chosen: dict[str, Any] = {
-        key: given[key] for key in ("page", "rows", "queue", "runner", "weights", "name", "exact")
+        key: given[key] for key in ("page", "rows", "queue", "runner", "weights", "name", "exact", "draft")
     }
     engine, served, size = open_served(
         options.model, Settings(memory, tokens=options.step_tokens, threads=threads(), **chosen)
@@ -95,7 +98,10 @@ def _run(options: Options, memory: int) -> bool:
         f"{show(size.pool_bytes, 'bytes')}, at most {show(size.step_bytes, 'bytes')} a step (predicted)"
     )
     rules, place = Rules(options.api_key, seconds=options.timeout), (options.host, options.port)
-    return run(engine, served, rules, place, options.drain, lambda address: screen.say(f"listening on {address}/v1"))
+    done = run(engine, served, rules, place, options.drain, lambda address: screen.say(f"listening on {address}/v1"))
+    if engine.speculator is not None:
+        screen.say(engine.speculator.summary())
+    return done
 
 
 def threads() -> int:

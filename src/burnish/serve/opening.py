@@ -25,6 +25,7 @@ from burnish.serve.runners.exact import Exact
 from burnish.serve.runners.runner import Runner
 from burnish.serve.runners.torch_runner import TorchRunner
 from burnish.serve.served import Served
+from burnish.serve.speculative.opening import open_draft
 from burnish.serve.text import Decode
 
 RunnerName = Literal["auto", "torch", "onnxruntime"]
@@ -35,7 +36,7 @@ class Settings:
     """`memory` bytes for pool and steps; `page` positions; `rows` sequences at once; `tokens` a step; `queue` that wait.
 
     `exact`: a request's last digits are the same in any company, for some of the speed. `weights` q4 holds matrices of layers
-    in blocks of 4 bits, that of the vocabulary in blocks of 8.
+    in blocks of 4 bits, that of the vocabulary in blocks of 8. `draft`: what guesses tokens (`speculative.opening`).
     """
 
     memory: int
@@ -48,6 +49,7 @@ class Settings:
     threads: int = 1
     name: str | None = None
     exact: bool = False
+    draft: str | None = None
 
 
 def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served, PoolSize]:
@@ -57,6 +59,13 @@ def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served,
     model, config = load_model(checkpoint, dtype=torch.float32)
     tokenizer = tokenizer_of(checkpoint, config)
     engine, size = make_engine(model, config, settings, tokenizer.decode)
+    if settings.draft is not None:
+        target = (model, config, tokenizer)
+        engine.speculate(
+            open_draft(
+                settings.draft, target, (size.pages, size.page), lambda part, shape: make_runner(part, shape, settings)
+            )
+        )
     files, chat = checkpoint.tokenizer, None
     if files is not None and files.template is not None:
         chat = ChatTokenizer(tokenizer, Template.of(files.template, files.settings, "the chat template"), "all")
