@@ -1,4 +1,4 @@
-"""Four brain regions from twelve slices, from pretrained weights and from scratch: bench/results/brain_regions.json.
+"""Two regions of the brain from twelve slices, from pretrained weights and from scratch: bench/results/brain_regions.json.
 
 The same slices, seeds and steps on both sides; Dice on slices of the head that neither has seen, at its best step by those
 slices and at the last step. brain-extraction is trained first, on another head.
