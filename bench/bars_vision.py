@@ -34,4 +34,16 @@ VISION = (
         ("... images/s", "speed.ratio", 1.1, None, "x"),
         ("... peak memory", "memory.ratio", None, 1.0, "x"),
     ),
+    *rows(
+        "vision",
+        "vision_networks",
+        "bench/vision_networks.py",
+        ("every network offered: the law at another size differs for", "law_different", 0, 0, "networks"),
+        ("... ONNX: largest difference of scores from torch", "onnx_difference", None, 1e-4, ""),
+        ("... cannot be pruned", "prune_refused", 0, 0, "networks"),
+        ("... stay in float by the verdict of their pixels", "int8_refused", None, None, "networks"),
+        ("... faster in 8 bits than in float here", "int8_faster", None, None, "networks"),
+        ("ONNX exporter that follows a run", "exporter_run_seconds", None, None, "s"),
+        ("... that reads the program", "exporter_program_seconds", None, None, "s"),
+    ),
 )

@@ -20,6 +20,7 @@ from burnish.prove import (
     fp8,
     mapping,
     pipeline,
+    pruning,
     pool,
     recipes,
     segmentation,
@@ -38,6 +39,7 @@ TITLES = {
     "pipeline": "1F1B stage 0: 2 in flight",
     "segmentation": "pretrained 0.8",
     "pool": "pool: 0 allocations, 0\u00a0B, 9.8 % reserved unused",
+    "pruning": "norms measured again 0.",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
     "tensor-parallel": "losses within ",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
@@ -189,3 +191,11 @@ def test_tensors_that_grow_in_place_of_a_pool_are_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(pool, "Pooled", lambda shape, pages, page: pool.Grown(shape))
     with pytest.raises(AssertionError):
         check_holds(pool)
+
+
+@pytest.mark.sabotage
+def test_norms_that_are_not_measured_again_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_holds(pruning)
+    monkeypatch.setattr(pruning, "reestimate", lambda model, batches: 0)
+    with pytest.raises(AssertionError):
+        check_holds(pruning)
