@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import beside
 from burnish.planner import plan_model, request
 from burnish.planner import text as planned
 from burnish.rates import Constant, constants
@@ -170,6 +171,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "plan": plan_block,
     "encoders": encoders_table,
     "compression": compression_table,
+    "beside": lambda: beside.table(made),
 }
 BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.S)
 
