@@ -83,6 +83,7 @@ def _judge(recipe: Recipe, data: Prepared, outcome: Outcome, found: Found) -> No
     from burnish.data.kneser_ney import bits_per_byte
 
     best = min(outcome.evals, key=lambda evaluation: evaluation.loss)
+    assert best.bits_per_byte is not None, "held-out text is judged in bits per byte"
     baseline = bits_per_byte(data.train, data.heldout, recipe.model.vocab)
     found.quality |= {
         "bits_per_byte": best.bits_per_byte,

@@ -35,7 +35,9 @@ def test_rows_pair_by_key_in_the_order_of_the_table():
 
 def test_every_agreed_key_has_a_row_in_the_table():
     agreed = "memory.parameters memory.gradients memory.optimizer memory.saved memory.passing memory.reserve "
-    agreed += "memory.peak flops.step seconds.step tokens_per_second images_per_second mfu comm.count comm.bytes parameters "
+    agreed += (
+        "memory.peak flops.step seconds.step tokens_per_second images_per_second mfu comm.count comm.bytes parameters "
+    )
     agreed += "file.bytes compressed.bytes"
     assert {metric.key for metric in METRICS} == set(agreed.split())
 
