@@ -39,7 +39,7 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class PoolSize:
-    """`pages` of `page` positions, and the bytes of all of them and of what the largest step makes."""
+    """`pages` of `page` positions, and the bytes of all of them, a draft's too, and of what the largest step makes."""
 
     pages: int
     page: int
@@ -64,9 +64,24 @@ def step_bytes(config: Sizes, tokens: int, rows: int, element: int) -> int:
     return tokens * vectors * element + SCORES * rows * config.vocab * LOGIT
 
 
-def pool_within(config: Sizes, memory: int, page: int, tokens: int, rows: int, element: int) -> PoolSize:
-    """The pool that fits in `memory` bytes beside what a step makes. Raises UserError when not one page does."""
-    beside, one = step_bytes(config, tokens, rows, element), page * position_bytes(config, element)
+def pool_within(
+    config: Sizes,
+    memory: int,
+    page: int,
+    tokens: int,
+    rows: int,
+    element: int,
+    draft: Sizes | None = None,
+    guesses: int = 0,
+) -> PoolSize:
+    """The pool that fits in `memory` bytes beside what a step makes. Raises UserError when not one page does.
+
+    With a draft, `guesses` more tokens of each row are scored, and `draft`, where it is a model, has as many pages of its own.
+    """
+    beside, one = step_bytes(config, tokens, rows * (1 + guesses), element), page * position_bytes(config, element)
+    if draft is not None:
+        beside += step_bytes(draft, tokens, rows, element)
+        one += page * position_bytes(draft, element)
     pages = (memory - beside) // one
     if pages < 1:
         need = show(beside + one, "bytes")

@@ -11,10 +11,13 @@ from burnish.measure_live import LiveBytes
 from burnish.models.decoder import Decoder
 from burnish.pool_size import pool_within, position_bytes, step_bytes
 from burnish.serve.engine import Engine, Limits, Request
+from burnish.serve.opening import Settings, make_engine
 from burnish.serve.runners.onnx_runner import Buffers, OnnxRunner
 from burnish.serve.runners.runner import Made
 from burnish.serve.runners.torch_runner import TorchRunner
 from burnish.serve.sampling import Sampling
+from burnish.serve.speculative.model_draft import ModelDraft
+from burnish.serve.speculative.opening import small_model
 
 SIZES = {"vocab": 331, "hidden": 64, "ffn": 160, "layers": 3, "heads": 8, "kv_heads": 2, "max_positions": 256}
 
@@ -32,6 +35,20 @@ def test_the_bytes_of_the_pool_are_those_predicted(dtype: torch.dtype, element: 
     engine = Engine(TorchRunner(model, config), Limits(size.pages, size.page, 4, 16))
     assert engine.pool.bytes == size.pool_bytes == size.positions * position_bytes(config, element)
     assert size.pool_bytes + size.step_bytes <= 2**20
+
+
+@pytest.mark.parametrize("draft", ["skip:1", "ngram"])
+def test_a_draft_s_pages_are_counted_in_the_memory(draft: str) -> None:
+    model, config = make()
+    settings = Settings(2**22, page=7, rows=4, tokens=32, runner="torch", draft=draft)
+    small = small_model(draft, (model, config, None))  # type: ignore[arg-type]
+    engine, size = make_engine(model, config, settings, small=small)
+    assert engine.speculator is not None
+    guessing = engine.speculator.draft
+    own = guessing.forward.pool.bytes if isinstance(guessing, ModelDraft) else 0
+    assert bool(own) == draft.startswith("skip")
+    assert engine.pool.bytes + own == size.pool_bytes
+    assert size.pool_bytes + size.step_bytes <= settings.memory
 
 
 def check_steps() -> None:

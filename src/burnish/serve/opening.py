@@ -25,7 +25,8 @@ from burnish.serve.runners.exact import Exact
 from burnish.serve.runners.runner import Runner
 from burnish.serve.runners.torch_runner import TorchRunner
 from burnish.serve.served import Served
-from burnish.serve.speculative.opening import open_draft
+from burnish.serve.speculative.gate import LENGTHS
+from burnish.serve.speculative.opening import Small, make_draft, small_model
 from burnish.serve.text import Decode
 
 RunnerName = Literal["auto", "torch", "onnxruntime"]
@@ -58,14 +59,8 @@ def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served,
     checkpoint = open_model(source)
     model, config = load_model(checkpoint, dtype=torch.float32)
     tokenizer = tokenizer_of(checkpoint, config)
-    engine, size = make_engine(model, config, settings, tokenizer.decode)
-    if settings.draft is not None:
-        target = (model, config, tokenizer)
-        engine.speculate(
-            open_draft(
-                settings.draft, target, (size.pages, size.page), lambda part, shape: make_runner(part, shape, settings)
-            )
-        )
+    small = None if settings.draft is None else small_model(settings.draft, (model, config, tokenizer))
+    engine, size = make_engine(model, config, settings, tokenizer.decode, small)
     files, chat = checkpoint.tokenizer, None
     if files is not None and files.template is not None:
         chat = ChatTokenizer(tokenizer, Template.of(files.template, files.settings, "the chat template"), "all")
@@ -76,15 +71,22 @@ def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served,
 
 
 def make_engine(
-    model: Any, config: ModelConfig, settings: Settings, decode: Decode | None = None
+    model: Any, config: ModelConfig, settings: Settings, decode: Decode | None = None, small: Small | None = None
 ) -> tuple[Engine, PoolSize]:
-    """An engine with all it needs for its largest step, and the size of its pool. Raises UserError as `make_runner` and
-    `pool_within` do."""
+    """An engine with all it needs for its largest step, and the size of its pool; `small` guesses where a draft is asked for.
+
+    Raises UserError as `make_runner` and `pool_within` do.
+    """
     runner = make_runner(model, config, settings)
     runner.reserve(settings.tokens)
-    size = pool_within(config, settings.memory, settings.page, settings.tokens, settings.rows, runner.dtype.itemsize)
-    limits = Limits(size.pages, size.page, settings.rows, settings.tokens, settings.queue)
-    return Engine(runner, limits, decode), size
+    guesses, shape = 0 if settings.draft is None else LENGTHS[-1], None if small is None else small.config
+    sizes = (settings.memory, settings.page, settings.tokens, settings.rows, runner.dtype.itemsize)
+    size = pool_within(config, *sizes, shape, guesses)
+    engine = Engine(runner, Limits(size.pages, size.page, settings.rows, settings.tokens, settings.queue), decode)
+    if settings.draft is not None:
+        room = (size.pages, size.page)
+        engine.speculate(make_draft(small, config.vocab, room, lambda part, own: make_runner(part, own, settings)))
+    return engine, size
 
 
 def make_runner(model: Any, config: ModelConfig, settings: Settings) -> Runner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -25,24 +26,36 @@ NGRAM, SKIP = "ngram", re.compile(r"skip:(\d+)")
 Run = Callable[[Decoder, ModelConfig], Runner]
 
 
-def open_draft(
-    name: str, target: tuple[Decoder, ModelConfig, Tokenizer], room: tuple[int, int], runner_of: Run
-) -> Draft:
-    """The draft of a name, for a target and its tokenizer. `room`: pages and positions of a page, as the target has them.
+class Small(NamedTuple):
+    """A model that guesses: what it is called, itself, its config, and how many tokens it shares with the target."""
+
+    name: str
+    model: Decoder
+    config: ModelConfig
+    shared: int
+
+
+def small_model(name: str, target: tuple[Decoder, ModelConfig, Tokenizer]) -> Small | None:
+    """The model that a draft's name stands for, with a target and its tokenizer; None for one that needs none.
 
     Raises UserError for a model whose tokens are others, and as `open_model`, `load_model` and `skipped` do.
     """
     model, config, tokenizer = target
     if name == NGRAM:
-        return NgramDraft()
-    shared = config.vocab
+        return None
     if found := SKIP.fullmatch(name):
-        small, shape = skipped(model, config, int(found[1]))
-    else:
-        checkpoint = open_model(name)
-        small, shape = load_model(checkpoint, dtype=torch.float32)
-        shared = shared_tokens(name, tokenizer, tokenizer_of(checkpoint, shape), (config.vocab, shape.vocab))
-    return ModelDraft(name, runner_of(small.eval(), shape), Pages(*room), shared, config.vocab)
+        return Small(name, *skipped(model, config, int(found[1])), config.vocab)
+    checkpoint = open_model(name)
+    small, shape = load_model(checkpoint, dtype=torch.float32)
+    shared = shared_tokens(name, tokenizer, tokenizer_of(checkpoint, shape), (config.vocab, shape.vocab))
+    return Small(name, small, shape, shared)
+
+
+def make_draft(small: Small | None, vocab: int, room: tuple[int, int], runner_of: Run) -> Draft:
+    """What guesses for a target of `vocab` scores. `room`: pages and positions of a page, as the target has them."""
+    if small is None:
+        return NgramDraft()
+    return ModelDraft(small.name, runner_of(small.model.eval(), small.config), Pages(*room), small.shared, vocab)
 
 
 def shared_tokens(name: str, target: Tokenizer, draft: Tokenizer, lengths: tuple[int, int]) -> int:
