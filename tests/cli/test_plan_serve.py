@@ -30,7 +30,7 @@ def test_this_machine_and_a_recipe_are_planned(capsys: pytest.CaptureFixture[str
 def test_what_does_not_fit_ends_with_remedies(capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of(["plan", "llama-3.1-70b", "--serve", "--chip", "h100-sxm"]) == 3
     said = capsys.readouterr()
-    assert "does not fit on h100-sxm:1x1; would fit: --weights int8" in said.err
+    assert "does not fit on h100-sxm:1x1; would fit: --weights fp8, --weights int8" in said.err
     assert "GiB a chip too much" in said.out
 
 
