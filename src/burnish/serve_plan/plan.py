@@ -213,7 +213,8 @@ def remedies(asked: Asked) -> Iterator[str]:
     most = max(largest_batch(asked, weights, tp) for weights in asked.weights for tp in degrees(asked))
     if most:
         yield f"--batch {most}"
-    smaller = sorted(set(tables()["formats"]) - set(asked.weights), key=lambda name: -weight_format(name)["bits"])
+    others = [name for name in tables()["formats"] if name not in asked.weights]
+    smaller = sorted(others, key=lambda name: -weight_format(name)["bits"])
     for changed, words in (
         *((replace(asked, weights=(name,)), f"--weights {name}") for name in smaller),
         (replace(asked, kv="fp8"), "--kv fp8"),
