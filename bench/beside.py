@@ -56,6 +56,18 @@ ROWS = (
         "times_transformers",
         False,
     ),
+    Beside(
+        "32 requests of mixed lengths, new tokens a second (ours in 4-bit blocks)",
+        "transformers 5.24 in float32, padded",
+        "serve_batch",
+        "transformers.ratio",
+        False,
+    ),
+    Beside("... of the same model", "llama-cpp-python 0.3.36, parallel", "serve_batch", "llamacpp.ratio", False),
+    Beside(
+        "one request, prompt tokens a second", "llama-cpp-python 0.3.36", "decode_vs_llamacpp", "prefill.ratio", False
+    ),
+    Beside("... new tokens a second", "llama-cpp-python 0.3.36", "decode_vs_llamacpp", "decode.ratio", False),
 )
 
 
