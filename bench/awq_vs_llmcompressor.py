@@ -26,16 +26,43 @@ from burnish.export.safetensors import save_folder
 from burnish.load.model import load_folder, load_model
 from burnish.load.source import open_model
 from burnish.mesh import Mesh
+from burnish.run import run as run_recipe
 from burnish.techniques import awq
 from record import record
 from watched import watched
 
 PEER = "llmcompressor==0.14.0.1"
 PYTHON = cache_folder() / "peers" / PEER.replace("==", "-") / "bin" / "python"
+YOUNG = Path(__file__).parent / "scratch" / "awq" / "young"
 # Model -> (group, rows, tokens a row, ratios of each of two families, rows to judge by)
-CASES = {"smollm2": (64, 4, LONG, 5, 8), str(TRAINED): (32, 16, 256, 10, 64)}
+CASES = {
+    "smollm2": (64, 4, LONG, 5, 8),
+    str(YOUNG / "model"): (64, 16, 256, 10, 64),
+    str(TRAINED): (32, 16, 256, 10, 64),
+}
+NAMES = dict(zip(CASES, ("smollm2", "young", "trained"), strict=True))
+# 20 million parameters, which are to learn for minutes: it is the sizes that it is here for.
+YOUNG_SIZES = {"hidden": 384, "ffn": 1024, "layers": 12, "heads": 6, "kv_heads": 3, "head_dim": 64}
+YOUNG_STEPS = 60
 LOADED = (awq_apply, awq_search)  # as the peer's modules are before its clock starts
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
+
+
+def young() -> None:
+    """Train the model of 20 million parameters, unless it is there."""
+    if (YOUNG / "model").exists():
+        return
+    sizes = [f"model.{key}={value}" for key, value in YOUNG_SIZES.items()]
+    steps = [
+        f"train.steps={YOUNG_STEPS}",
+        "optim.lr=1e-3",
+        "schedule.warmup_steps=5",
+        "train.eval_every=0",
+        "train.checkpoint_every=0",
+    ]
+    batch = ["data.seq=256", "train.global_batch=8", "train.micro_batch=8", "export.prompts=[]"]
+    with torch.enable_grad():
+        run_recipe("quickstart", [*sizes, *steps, *batch], YOUNG, fresh=True, quiet=True)
 
 
 def peer_python() -> Path:
@@ -97,10 +124,10 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         ours(*sys.argv[1:4], *map(int, sys.argv[4:6]))  # type: ignore[arg-type]
     else:
+        young()
         values: dict[str, float] = {}
         for case in reversed(CASES):
-            key = "smollm2" if case == "smollm2" else "trained"
-            own = compared(case)
+            key, own = NAMES[case], compared(case)
             print(key, own, flush=True)
             values |= {f"{key}.{name}": value for name, value in flat(own).items()}
         print(record("awq_vs_llmcompressor", values))
