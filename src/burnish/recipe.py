@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError, field_validator
 
 from burnish import passes
 from burnish.compressions import Compress
@@ -24,6 +24,15 @@ from burnish.techniques.zero import Config as Zero
 
 NAME = re.compile(r"\w[^/\\\x00-\x1f\x7f]{0,99}")
 BY_NAME = ("techniques", "compress.settings")  # sections of sections by a technique's name, which a change may open
+
+
+def _plain(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError("a name is also a folder's: start with a letter or digit, no slash, at most 100 characters")
+    return value
+
+
+FolderName = Annotated[str, AfterValidator(_plain)]  # of a recipe: it is also the folder that a run is kept in
 LARGEST_SEED = 2**63 - 1  # what a 64-bit signed integer holds: torch, numpy and the checkpoints take it
 
 
@@ -148,7 +157,7 @@ class Machine(Section):
 class Recipe(Section):
     """One resolved recipe."""
 
-    name: str
+    name: FolderName
     about: str = ""
     model: ModelConfig
     data: Data
@@ -164,16 +173,6 @@ class Recipe(Section):
     export: Export = Export()
     compress: Compress = Compress()
     machine: Machine = Machine()
-
-    @field_validator("name")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        """The name is also the folder that a run is kept in."""
-        if not NAME.fullmatch(value):
-            raise ValueError(
-                "a name is also a folder's: start with a letter or digit, no slash, at most 100 characters"
-            )
-        return value
 
     @field_validator("techniques", mode="before")
     @classmethod

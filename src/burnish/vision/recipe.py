@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from burnish.errors import UserError
-from burnish.recipe import NAME, Machine, Optim, Schedule, Train
+from burnish.recipe import FolderName, Machine, Optim, Schedule, Train
 from burnish.section import Section, explain, with_changes
 from burnish.vision.sections import Augment, Images, Inference, Int8, Network, Output, Prune
 
@@ -18,7 +18,7 @@ OPTIM = Optim(weight_decay=1e-4, betas=(0.9, 0.99))  # where a recipe names noth
 class VisionRecipe(Section):
     """One resolved recipe. A row of a batch is one patch."""
 
-    name: str
+    name: FolderName
     about: str = ""
     task: Literal["segmentation"] = "segmentation"
     network: Network = Network()
@@ -32,16 +32,6 @@ class VisionRecipe(Section):
     int8: Int8 = Int8()
     output: Output = Output()
     machine: Machine = Field(default_factory=Machine)
-
-    @field_validator("name")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        """The name is also the folder that a run is kept in."""
-        if not NAME.fullmatch(value):
-            raise ValueError(
-                "a name is also a folder's: start with a letter or digit, no slash, at most 100 characters"
-            )
-        return value
 
 
 def build(values: Mapping[str, Any], where: str) -> VisionRecipe:
