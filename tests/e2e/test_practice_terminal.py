@@ -155,6 +155,7 @@ def test_over_a_pipe_lines_are_keys_and_no_torch_is_loaded(tmp_path: Path) -> No
 def test_the_menu_leads_to_sets_wrong_ones_and_labs(tmp_path: Path) -> None:
     menu = piped(tmp_path, "d\nc\na\n\nb\n\n")
     assert "Question 1 of 6 · Flash attention" in menu.stdout
+    piped(tmp_path, "a\n\n" * 12, "--mixed", "--seed", "4")  # one key throughout: some of them are wrong
     again = piped(tmp_path, "q\n", "--wrong", "--fresh")
     assert "What was wrong before: " in again.stdout
     labs = piped(tmp_path, f"{MENU_LETTERS[bank.claims().index('mapping')]}\nq\n", "--labs")
