@@ -33,7 +33,8 @@ from watched import watched
 
 PEER = "llmcompressor==0.14.0.1"
 PYTHON = cache_folder() / "peers" / PEER.replace("==", "-") / "bin" / "python"
-YOUNG = Path(__file__).parent / "scratch" / "awq" / "young"
+YOUNG_STEPS = 300
+YOUNG = Path(__file__).parent / "scratch" / "awq" / f"young-{YOUNG_STEPS}"
 # Model -> (group, rows, tokens a row, ratios of each of two families, rows to judge by)
 CASES = {
     "smollm2": (64, 4, LONG, 5, 8),
@@ -43,7 +44,6 @@ CASES = {
 NAMES = dict(zip(CASES, ("smollm2", "young", "trained"), strict=True))
 # 20 million parameters, which are to learn for minutes: it is the sizes that it is here for.
 YOUNG_SIZES = {"hidden": 384, "ffn": 1024, "layers": 12, "heads": 6, "kv_heads": 3, "head_dim": 64}
-YOUNG_STEPS = 60
 LOADED = (awq_apply, awq_search)  # as the peer's modules are before its clock starts
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
