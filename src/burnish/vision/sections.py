@@ -73,7 +73,7 @@ class Images(Section):
     patch: tuple[int, ...] | None = None
     normalise: Literal["zscore", "percentile", "window", "unit"] | None = None
     window: tuple[float, float] | None = None  # of `window`: values that become 0 and 1
-    foreground: float = Field(default=0.67, ge=0.0, le=1.0)  # share of patches around a labelled voxel
+    foreground: float = Field(default=0.33, ge=0.0, le=1.0)  # share of patches around a labelled voxel, as in nnU-Net
 
     @field_validator("train", "validation", "test", mode="before")
     @classmethod
