@@ -21,6 +21,7 @@ def brain_regions() -> VisionRecipe:
             normalise="percentile",
             train_slices=12,
             validation_slices=0.4,
+            foreground=0.67,  # a region is on few of the slices
         ),
         augment=Augment(rotate=10, scale=0.1),
         optim=OPTIM.model_copy(update={"lr": 8e-3}),
