@@ -185,6 +185,7 @@ def main() -> None:
             values[f"{name}.{key}"] = sum(pair[side][key] for pair in pairs) / len(pairs)
     values |= {
         "dice.above": values["ours.dice"] - values["monai.dice"],
+        "dice.ratio": values["ours.dice"] / values["monai.dice"],
         "speed.ratio": values["ours.images_per_second"] / values["monai.images_per_second"],
         "memory.ratio": values["ours.peak"] / values["monai.peak"],
     }
