@@ -26,11 +26,12 @@ from burnish.recipe_files import load_any
 from burnish.train.loop import train
 from burnish.train.optim import lr_at
 from burnish.vision.fingerprint import fingerprint_of, settle
-from burnish.vision.learner import job_of, labeller, lessons_of, score_cases, trainable_of
+from burnish.vision.learner import job_of, labeller, trainable_of
 from burnish.vision.metric import dice
 from burnish.vision.networks import build
 from burnish.vision.prepared import Case, prepare
 from burnish.vision.recipe import VisionRecipe, replace
+from burnish.vision.scan_lessons import lessons_of, score_cases
 from burnish.vision.sources import split_of
 from record import record
 

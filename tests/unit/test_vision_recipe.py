@@ -13,11 +13,11 @@ from burnish.errors import UserError
 from burnish.recipe import Train
 from burnish.vision.bundle import Card, save_card, save_weights
 from burnish.vision.fingerprint import fingerprint, settle
-from burnish.vision.learner import lessons_of, sliced
 from burnish.vision.networks import build
 from burnish.vision.patches import batches_of
 from burnish.vision.prepared import Case, as_classes, prepare, read_pair
 from burnish.vision.recipe import VisionRecipe, replace
+from burnish.vision.scan_lessons import lessons_of, sliced
 from burnish.vision.scans import Scan
 from burnish.vision.sections import Images, Network
 from burnish.vision.sources import Entry, entries, split_of

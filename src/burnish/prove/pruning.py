@@ -11,7 +11,7 @@ from burnish.prove.claim import Verdict
 from burnish.prove.segmentation import FIRST, ORGANS, recipe, scans
 from burnish.train.optim import lr_at
 from burnish.vision.kept_channels import apply
-from burnish.vision.learner import labeller, lessons_of, score_cases, trainable_of
+from burnish.vision.learner import labeller, trainable_of
 from burnish.vision.networks import build
 from burnish.vision.observed_network import observe
 from burnish.vision.operators import operators_of
@@ -20,6 +20,7 @@ from burnish.vision.prepared import Case
 from burnish.vision.prune import Target, choose
 from burnish.vision.recipe import VisionRecipe
 from burnish.vision.renormalise import reestimate
+from burnish.vision.scan_lessons import lessons_of, score_cases
 from burnish.vision.trace import predict
 
 STEPS, MORE, SLICES, JUDGED, READ = 150, 300, 64, 32, 8

@@ -10,11 +10,12 @@ from torch import nn
 from burnish.prove.claim import Verdict
 from burnish.recipe import Schedule, Train
 from burnish.train.optim import lr_at
-from burnish.vision.learner import labeller, lessons_of, score_cases, trainable_of
+from burnish.vision.learner import labeller, trainable_of
 from burnish.vision.networks import build
 from burnish.vision.patches import batches_of
 from burnish.vision.prepared import Case
 from burnish.vision.recipe import OPTIM, VisionRecipe, replace
+from burnish.vision.scan_lessons import lessons_of, score_cases
 from burnish.vision.sections import Augment, Images, Network
 
 SIDE, MANY, FEW, JUDGED, LONG, SHORT = 48, 64, 6, 32, 150, 80

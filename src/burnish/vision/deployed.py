@@ -12,11 +12,10 @@ from torch import nn
 
 from burnish.vision.bundle import INT8, ONNX
 from burnish.vision.inference import Labeller, of_onnx
-from burnish.vision.learner import labeller, score_cases
+from burnish.vision.learner import labeller
 from burnish.vision.learning import Watched
 from burnish.vision.onnx_int8 import Judge, Settings, quantize
 from burnish.vision.onnx_network import export
-from burnish.vision.patches import batches_of
 from burnish.vision.recipe import VisionRecipe
 from burnish.vision.recipe import replace as vary
 from burnish.vision.stages import Stage, latency
@@ -56,7 +55,7 @@ def _eight_bits(base: Base, folder: Path, key: str, watched: Watched) -> list[St
 def _stage(base: Base, file: Path, key: str, name: str, watched: Watched) -> Stage:
     own = _by_file(base, file)
     stage = Stage(key, name, base.exam.score(own), None, None, file.stat().st_size, latency(own), None)
-    watched.screen.say(f"{name}: Dice {stage.scores.mean:.4f}")
+    watched.screen.say(f"{name}: {base.recipe.metric} {stage.scores.mean:.4f}")
     return stage
 
 
@@ -66,17 +65,15 @@ def _by_file(base: Base, file: Path, finished: bool = True) -> Labeller:
 
 
 def _judge(base: Base) -> Judge:
-    classes = list(base.recipe.images.classes)
-
     def score(file: Path) -> float:
-        return score_cases(_by_file(base, file, finished=False), base.lessons.held, classes).mean
+        return base.lessons.score(_by_file(base, file, finished=False)).mean
 
     return score
 
 
 def _samples(recipe: VisionRecipe, base: Base) -> Iterator[NDArray[np.float32]]:
     """Training patches as they come to the network afterwards: not varied."""
-    plain = batches_of(vary(recipe, {"augment.enabled": False}), base.lessons.pool, recipe.train.seed)
+    plain = base.lessons.batches(vary(recipe, {"augment.enabled": False}), recipe.train.seed)
     left, step = recipe.int8.samples, 0
     while left > 0:
         for batch in plain(step):

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from burnish.records import Picture
 from burnish.vision.inference import Labeller, label_image, label_scan
-from burnish.vision.learner import score_cases
 from burnish.vision.metric import Scores, scored
 from burnish.vision.overlay import pictures_of
 from burnish.vision.prepared import Case, as_classes, image_of, read_pair, space_of
 from burnish.vision.recipe import VisionRecipe
+from burnish.vision.scan_lessons import score_cases
 from burnish.vision.scans import Scan
 from burnish.vision.sources import Entry
 
 
 @dataclass(frozen=True, eq=False)
-class Exam:
+class ScanExam:
     """Scans that a network is judged on in their own grids, with their true classes; without any, cases that were held out."""
 
     scans: tuple[tuple[str, Scan, NDArray[np.int64]], ...]
@@ -34,12 +34,12 @@ class Exam:
             return f"{', '.join(name for name, _, _ in self.scans)}: unseen, in the grid of the file"
         return "held-out parts of the training scans" if self.cases else "nothing: no scan is held out"
 
-    def score(self, labeller: Labeller, surfaces: bool = True) -> Scores:
+    def score(self, labeller: Labeller) -> Scores:
         """Scores of a network on all of them."""
         if not self.scans:
-            return score_cases(labeller, self.cases, self.classes, surfaces)
+            return score_cases(labeller, self.cases, self.classes, surfaces=True)
         pairs = ((label_scan(labeller, scan), true, scan.spacing) for _, scan, true in self.scans)
-        return scored(pairs, self.classes, surfaces)
+        return scored(pairs, self.classes, surfaces=True)
 
     def pictures(self, labeller: Labeller, count: int) -> tuple[Picture, ...]:
         """Slices of the first scan with what is found and what is true."""
@@ -55,10 +55,10 @@ class Exam:
         return ()
 
 
-def exam_of(recipe: VisionRecipe, entries: Sequence[Entry], held: Sequence[Case]) -> Exam:
+def exam_of(recipe: VisionRecipe, entries: Sequence[Entry], held: Sequence[Case]) -> ScanExam:
     """The exam of labelled scans, or of held-out cases where there are none."""
     made = []
     for entry in entries:
         scan, values = read_pair(entry)
         made.append((entry.name, scan, as_classes(values, recipe.images.classes)))
-    return Exam(tuple(made), tuple(held), tuple(recipe.images.classes))
+    return ScanExam(tuple(made), tuple(held), tuple(recipe.images.classes))

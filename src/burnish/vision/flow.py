@@ -22,32 +22,34 @@ from burnish.runnable import best_checkpoint, pick_device, processor
 from burnish.train.loop import Outcome
 from burnish.train.state import load_weights
 from burnish.vision.bundle import TRAINED, save_weights
-from burnish.vision.exam import exam_of
-from burnish.vision.fingerprint import fingerprint_of, settle
-from burnish.vision.learner import Lessons, lessons_of
 from burnish.vision.learning import Watched, learn
+from burnish.vision.losses import loss_of
+from burnish.vision.material import material_of
 from burnish.vision.networks import build
 from burnish.vision.plan import make_plan
-from burnish.vision.prepared import prepare
 from burnish.vision.recipe import VisionRecipe, replace
 from burnish.vision.request import VisionRequest
-from burnish.vision.segmentation_loss import SegmentationLoss
 from burnish.vision.smaller import afterwards
-from burnish.vision.sources import Split, split_of
 from burnish.vision.start import start_from
+from burnish.vision.task import Lessons, Material
 from burnish.vision.trained import Base
 
-UNITS = Units(
-    inputs="images", loss="Dice and cross entropy; held out: 1 - Dice", heldout="held-out slices", score="Dice"
-)
+UNITS = {
+    "segmentation": Units(
+        inputs="images", loss="Dice and cross entropy; held out: 1 - Dice", heldout="held-out slices", score="Dice"
+    ),
+    "detection": Units(
+        inputs="images", loss="focal and L1, a box; held out: 1 - mAP", heldout="held-out pictures", score="mAP"
+    ),
+}
 WARM_UP = 3
 
 
 def planned(recipe: VisionRecipe) -> Plan:
     """The plan of a recipe on this machine; its images are fetched and looked at."""
-    split = split_of(recipe.images, recipe.train.seed)
-    settled, notes = settle(recipe, fingerprint_of(split.train))
-    return make_plan(settled, detect(recipe.machine.threads), (*_sides(split), *notes))
+    material = material_of(recipe)
+    settled, notes = material.settled(recipe)
+    return make_plan(settled, detect(recipe.machine.threads), (*material.sides, *notes))
 
 
 def run_recipe(request: VisionRequest, quiet: bool = False) -> Report:
@@ -63,33 +65,34 @@ def run_recipe(request: VisionRequest, quiet: bool = False) -> Report:
     torch.set_num_threads(threads)
     recipe = replace(request.recipe, {"machine.threads": threads})
     with screen.task("images") as watch:
-        split = split_of(recipe.images, recipe.train.seed)
-        recipe, notes = settle(recipe, fingerprint_of(split.train))
+        material = material_of(recipe)
+        recipe, notes = material.settled(recipe)
         place = run_folder.check(folder, recipe, request.fresh)
         if not request.fresh and run_folder.finished(place, "export" in request.stages, recipe):
             screen.say(f"{folder}: this run is done already; --fresh starts it again")
             return report_again(folder)
         found = begin(place, request.fresh)
-        found.units = UNITS
+        found.units = UNITS[recipe.task]
         with clock(found.seconds, "images"):
-            parts = [
-                prepare(side, recipe.images, recipe.network.dimensions, watch)
-                for side in (split.train, split.validation)
-            ]
+            lessons, hashes = material.lessons(recipe, watch)
     screen.say(f"{name}: on {detect().name} ({why}), {threads} threads, in {folder}")
-    for note in (*_sides(split), *notes):
+    for note in (*material.sides, *notes):
         screen.say(note)
-    this_lock = lock.make_lock({"train": parts[0][1], "validation": parts[1][1]}, processor(), device)
+    this_lock = lock.make_lock(dict(hashes), processor(), device)
     found.notes += lock.check_lock(request.locked, this_lock, request.name) if request.locked else []
     with run_folder.opened(place, request.fresh):
         recipe_files.save_lock(recipe, this_lock, place.path)
-        lessons = lessons_of(recipe, parts[0][0], parts[1][0])
         watched = Watched(screen, device, found, place)
-        return _go(changed(request, recipe=recipe), split, lessons, place, watched, (*_sides(split), *notes))
+        return _go(changed(request, recipe=recipe), material, lessons, place, watched, (*material.sides, *notes))
 
 
 def _go(
-    request: VisionRequest, split: Split, lessons: Lessons, place: RunFolder, watched: Watched, notes: tuple[str, ...]
+    request: VisionRequest,
+    material: Material,
+    lessons: Lessons,
+    place: RunFolder,
+    watched: Watched,
+    notes: tuple[str, ...],
 ) -> Report:
     """Train, then all that comes after it."""
     recipe, found, device = request.recipe, watched.found, watched.device
@@ -104,11 +107,11 @@ def _go(
     identity = run_folder.identity(recipe)
     outcome = learn(recipe, model, lessons, place.path, recipe.train.steps, identity, watched)
     _speeds(found, outcome, plan, chip)
-    load_weights(best_checkpoint(place.checkpoints), SegmentationLoss(model))
+    load_weights(best_checkpoint(place.checkpoints), loss_of(recipe.network, model))
     save_weights(place.path, model, TRAINED)
     over: BudgetNotMet | None = None
     if "export" in request.stages:
-        exam = exam_of(recipe, split.test, lessons.held)
+        exam = material.exam(recipe, lessons)
         over = afterwards(Base(recipe, model, lessons, exam, place, identity, outcome), watched)
     status = "done" if "export" in request.stages and over is None else "trained"
     made = as_records(found, recipe, device, status, outcome)
@@ -119,11 +122,6 @@ def _go(
     if over is not None:
         raise over
     return written
-
-
-def _sides(split: Split) -> tuple[str, ...]:
-    sides = (("train", split.train), ("validation", split.validation), ("test", split.test))
-    return (", ".join(f"{len(entries)} scans to {name}" for name, entries in sides if entries),)
 
 
 def _speeds(found: Found, outcome: Outcome, plan: Plan, chip: Chip) -> None:

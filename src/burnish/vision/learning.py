@@ -18,8 +18,9 @@ from burnish.run_folder import RunFolder
 from burnish.train.loop import Hooks, Outcome, Progress, train
 from burnish.train.state import State
 from burnish.train.step import Trainable
-from burnish.vision.learner import Lessons, job_of, trainable_of
+from burnish.vision.learner import job_of, trainable_of
 from burnish.vision.recipe import VisionRecipe
+from burnish.vision.task import Lessons
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,12 @@ def learn(
 
     job = job_of(recipe, folder, lessons, model, device, dict(identity), steps)
     with screen.task(name) as watch, clock(found.seconds, name):
-        hooks = Hooks(started=start, stepped=partial(_show, watch), evaluated=partial(_say, screen, name), saved=keep)
+        hooks = Hooks(
+            started=start,
+            stepped=partial(_show, watch),
+            evaluated=partial(_say, screen, name, recipe.metric),
+            saved=keep,
+        )
         return train(trainable, job, hooks)
 
 
@@ -83,5 +89,5 @@ def _show(watch: Any, now: Progress) -> None:
     watch(now.record.step, now.steps, detail, now.eta)
 
 
-def _say(screen: Screen, name: str, found: Evaluation) -> None:
-    screen.say(f"{name}, step {found.step}: held-out Dice {found.score:.4f}")
+def _say(screen: Screen, name: str, metric: str, found: Evaluation) -> None:
+    screen.say(f"{name}, step {found.step}: held-out {metric} {found.score:.4f}")

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from burnish.units import MISSING
+
 Labels = NDArray[np.integer]
 
 
@@ -27,6 +29,22 @@ class Scores:
     def mean(self) -> float:
         """Mean Dice over classes."""
         return float(np.mean(list(self.dice.values()))) if self.dice else 0.0
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """Columns of a report."""
+        apart = f"{np.mean(list(self.hd95.values())):.1f} mm" if self.hd95 else MISSING
+        return {"Dice": f"{self.mean:.4f}", "HD95": apart}
+
+    @property
+    def classes(self) -> dict[str, float]:
+        """Dice of each class."""
+        return self.dice
+
+    @property
+    def named(self) -> dict[str, float]:
+        """Numbers by the keys of records."""
+        return {"dice": self.mean}
 
 
 def dice(found: Labels, true: Labels, number: int) -> float:

@@ -1,4 +1,4 @@
-"""Networks: MONAI's segmentation networks built from a recipe's section; the table of kinds is closed."""
+"""Networks: MONAI's segmentation networks and our detectors built from a recipe's section; the table of kinds is closed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from torch import nn
 
 from burnish.errors import UserError
+from burnish.vision.detector import Detector, PlainBackbone
+from burnish.vision.efficientnet_lite import EfficientNetLite
 from burnish.vision.sections import Network
 
 ACTS = {"relu": "RELU", "leaky-relu": ("LEAKYRELU", {"negative_slope": 0.01}), "prelu": "PRELU"}
@@ -16,6 +18,8 @@ GROUPS = 8  # of a group norm
 
 def build(network: Network) -> nn.Module:
     """A network with weights drawn by torch's generator: images [B, C, *spatial] in, scores [B, classes, *spatial] out.
+
+    A detector gives maps as `Detector` does.
 
     Raises UserError where the channels in or out are not known yet, and for settings that a kind does not have.
     """
@@ -99,10 +103,20 @@ def _attention_unet(network: Network) -> nn.Module:
     return _made("AttentionUnet", **_plain(network), channels=channels, strides=(2,) * (len(channels) - 1))
 
 
+def _centernet(network: Network) -> nn.Module:
+    return Detector(PlainBackbone(network.in_channels, network.channels), network.out_channels, network.head)
+
+
+def _efficientnet_lite0(network: Network) -> nn.Module:
+    return Detector(EfficientNetLite(network.in_channels, network.channels), network.out_channels, network.head)
+
+
 BUILDERS: dict[str, Callable[[Network], nn.Module]] = {
     "unet": _unet,
     "basic-unet": _basic_unet,
     "segresnet": _segresnet,
     "dynunet": _dynunet,
     "attention-unet": _attention_unet,
+    "centernet": _centernet,
+    "efficientnet-lite0": _efficientnet_lite0,
 }

@@ -10,10 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from burnish.hardware import Chip
 from burnish.records import Plan
+from burnish.vision.losses import blank_targets, loss_of
 from burnish.vision.networks import build
 from burnish.vision.recipe import VisionRecipe
 from burnish.vision.sections import Network
-from burnish.vision.segmentation_loss import SegmentationLoss
 
 FLOAT = 4  # bytes
 MOMENTS = 2  # of Adam
@@ -60,8 +60,8 @@ def make_plan(recipe: VisionRecipe, machine: Chip, notes: Sequence[str] = ()) ->
 def traced(network: Network, shape: tuple[int, ...]) -> tuple[int, int, float]:
     """Parameters, bytes saved for backward, and FLOPs of forward and backward for images of `shape` [B, C, *patch]."""
     with torch.device("meta"):
-        loss = SegmentationLoss(build(network))
-        images, labels = torch.empty(shape), torch.zeros((shape[0], *shape[2:]), dtype=torch.long)
+        loss = loss_of(network, build(network))
+        images, labels = torch.empty(shape), blank_targets(network, shape)
     seen: dict[int, Tensor] = {}  # kept, so that no storage takes the place of another
 
     def pack(tensor: Tensor) -> Tensor:

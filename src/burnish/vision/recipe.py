@@ -10,8 +10,9 @@ from pydantic import Field, ValidationError
 from burnish.errors import UserError
 from burnish.recipe import FolderName, Machine, Optim, Schedule, Train
 from burnish.section import Section, explain, with_changes
-from burnish.vision.sections import Augment, Images, Inference, Int8, Network, Output, Prune
+from burnish.vision.sections import DETECTORS, Augment, Images, Inference, Int8, Network, Output, Prune
 
+METRICS = {"segmentation": "Dice", "detection": "mAP"}
 OPTIM = Optim(weight_decay=1e-4, betas=(0.9, 0.99))  # where a recipe names nothing else
 
 
@@ -20,7 +21,7 @@ class VisionRecipe(Section):
 
     name: FolderName
     about: str = ""
-    task: Literal["segmentation"] = "segmentation"
+    task: Literal["segmentation", "detection"] = "segmentation"
     network: Network = Network()
     images: Images
     augment: Augment = Augment()
@@ -32,6 +33,11 @@ class VisionRecipe(Section):
     int8: Int8 = Int8()
     output: Output = Output()
     machine: Machine = Field(default_factory=Machine)
+
+    @property
+    def metric(self) -> str:
+        """The name of the score that is told and budgeted."""
+        return METRICS[self.task]
 
 
 def build(values: Mapping[str, Any], where: str) -> VisionRecipe:
@@ -49,6 +55,12 @@ def replace(recipe: VisionRecipe, changes: Mapping[str, Any], where: str = "over
     return build(with_changes(recipe.model_dump(), changes, where), where)
 
 
+def _kinds(task: str) -> str:
+    return (
+        f"use network.kind={DETECTORS[0]} or {DETECTORS[1]}" if task == "detection" else "set task=detection for boxes"
+    )
+
+
 def check(recipe: VisionRecipe, where: str = "recipe") -> None:
     """What no section can see alone. Raises UserError naming both values."""
     network, images, train, schedule = recipe.network, recipe.images, recipe.train, recipe.schedule
@@ -57,6 +69,8 @@ def check(recipe: VisionRecipe, where: str = "recipe") -> None:
     def refuse(message: str) -> None:
         raise UserError(f"{where}: {message}")
 
+    if network.detects != (recipe.task == "detection"):
+        refuse(f"task {recipe.task} and network.kind {network.kind} do not go together; {_kinds(recipe.task)}")
     if patch is not None and len(patch) != network.dimensions:
         refuse(f"images.patch has {len(patch)} sides, network.dimensions is {network.dimensions}")
     for side in patch or ():
@@ -82,7 +96,7 @@ def check(recipe: VisionRecipe, where: str = "recipe") -> None:
         refuse("images.train_slices needs a network of slices; set network.dimensions=2")
     if len(recipe.augment.flip) not in (0, network.dimensions):
         refuse(f"augment.flip has {len(recipe.augment.flip)} axes, network.dimensions is {network.dimensions}")
-    if network.out_channels == 1:
+    if network.out_channels == 1 and not network.detects:
         refuse("network.out_channels 1 leaves no class beside the background; use 2, or 0 to take it from the data")
     if train.compile != "off":
         refuse(f"train.compile {train.compile} is for decoders; leave it off")

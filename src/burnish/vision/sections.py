@@ -12,21 +12,27 @@ from pydantic import Field, field_validator, model_validator
 
 from burnish.section import Section
 
+DETECTORS = ("centernet", "efficientnet-lite0")  # kinds of network that find boxes
 AXES = {"sagittal": 0, "coronal": 1, "axial": 2}  # of a volume whose indices grow to the right, front and top
 
 
 class Network(Section):
-    """A network of MONAI. `channels` by level, the finest first; 0 channels in or out are taken from the data.
+    """A network of MONAI, or a detector. `channels` by level, the finest first; 0 channels in or out are taken from the data.
 
+    A detector's first level has half of the picture's size, and its channels out are classes. An efficientnet-lite0 has
+    channels of its own: `channels` are those that its maps of a quarter, an eighth and a sixteenth are brought to.
     Batch norm and ReLU by default: of the norms and activations they are the ones that pruning and 8 bits keep well.
     """
 
-    kind: Literal["unet", "basic-unet", "segresnet", "dynunet", "attention-unet"] = "unet"
+    kind: Literal["unet", "basic-unet", "segresnet", "dynunet", "attention-unet", "centernet", "efficientnet-lite0"] = (
+        "unet"
+    )
     dimensions: Literal[2, 3] = 2
     in_channels: int = Field(default=0, ge=0)
     out_channels: int = Field(default=0, ge=0)
     channels: tuple[int, ...] = (16, 32, 64, 128)
     residual: int = Field(default=0, ge=0)  # residual units of each level of a unet
+    head: int = Field(default=64, ge=1)  # channels before the last layer of a detector
     norm: Literal["batch", "instance", "group"] = "batch"
     act: Literal["relu", "leaky-relu", "prelu"] = "relu"
 
@@ -44,12 +50,24 @@ class Network(Section):
             raise ValueError(f"channels: a segresnet doubles them each level: {[first * 2**k for k in range(3)]}, ...")
         if self.kind == "basic-unet" and len(self.channels) != 5:
             raise ValueError("channels: a basic-unet has 5 levels")
+        if self.detects and (self.dimensions, self.norm, self.act, self.residual) != (2, "batch", "relu", 0):
+            raise ValueError(
+                f"kind: a {self.kind} has dimensions=2, norm=batch, act=relu and residual=0; leave them so"
+            )
+        if self.kind == "efficientnet-lite0" and len(self.channels) != 3:
+            raise ValueError("channels: an efficientnet-lite0 has 3 levels behind it, such as [48, 48, 48]")
         return self
+
+    @property
+    def detects(self) -> bool:
+        """Whether it finds boxes."""
+        return self.kind in DETECTORS
 
     @property
     def divisor(self) -> int:
         """Each side of a patch is a multiple of this: what the levels halve."""
-        return int(2 ** (len(self.channels) - 1))
+        halved = {"centernet": len(self.channels), "efficientnet-lite0": 4}
+        return int(2 ** halved.get(self.kind, len(self.channels) - 1))
 
 
 class Images(Section):
@@ -128,6 +146,8 @@ class Inference(Section):
     batch: int = Field(default=8, ge=1)
     memory_gib: float = Field(default=1.0, gt=0)
     keep_largest: bool = False  # of each class only the largest connected piece
+    most_boxes: int = Field(default=100, ge=1)  # of one picture
+    least_score: float = Field(default=0.3, ge=0, lt=1)  # of boxes that are written and drawn; all are judged
 
 
 class Prune(Section):

@@ -6,6 +6,7 @@ import copy
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +19,15 @@ from burnish.runnable import best_checkpoint
 from burnish.train.state import load_weights
 from burnish.vision.bundle import KEPT, OURS, WEIGHTS, Card, load_network, open_bundle, save_card, save_weights
 from burnish.vision.deployed import deployed
-from burnish.vision.image_batch import ImageBatch
 from burnish.vision.kept_channels import Kept, apply
 from burnish.vision.learner import labeller
 from burnish.vision.learning import Watched, learn
-from burnish.vision.patches import batches_of
+from burnish.vision.losses import loss_of
 from burnish.vision.prune import Target, choose, taylor
 from burnish.vision.recipe import replace
 from burnish.vision.renormalise import reestimate
-from burnish.vision.segmentation_loss import SegmentationLoss
-from burnish.vision.stages import Stage, classes_table, table_of
+from burnish.vision.sections import Network
+from burnish.vision.stages import Stage, classes_table, losses_table, table_of
 from burnish.vision.trained import Base, judged
 
 
@@ -50,11 +50,10 @@ def afterwards(base: Base, watched: Watched) -> BudgetNotMet | None:
         stages += write_bundle(base, final, kept, watched)
     found.files = tuple(saved(path) for path in sorted(base.place.model.iterdir()))
     found.measured["file.bytes"] = float((base.place.model / WEIGHTS).stat().st_size)
-    found.tables += [table_of(stages, base.exam.about)]
-    if (classes := classes_table(stages)) is not None:
-        found.tables.append(classes)
+    tables = (table_of(stages, base.exam.about), losses_table(stages), classes_table(stages, base.recipe.metric))
+    found.tables += [table for table in tables if table is not None]
     found.pictures = base.exam.pictures(labeller(base.recipe, final, watched.device), base.recipe.output.overlays)
-    found.quality |= {f"{one.key}.dice": one.scores.mean for one in stages}
+    found.quality |= {f"{one.key}.{name}": value for one in stages for name, value in one.scores.named.items()}
     best = next(one for one in stages if one.key == ("trained" if kept is None else "pruned"))
     found.quality |= {"score": best.scores.mean, "judged on": base.exam.about}
     return _lost(base, stages, found.quality)
@@ -73,7 +72,9 @@ def _lost(base: Base, stages: list[Stage], quality: dict[str, float | str]) -> B
             drop = scores[against] - scores[key]
             quality[f"{key}.drop"] = drop
             if drop > most:
-                over.append(f"{key} loses {drop:.4f} Dice against {against}, at most {most:g} may be lost")
+                over.append(
+                    f"{key} loses {drop:.4f} {base.recipe.metric} against {against}, at most {most:g} may be lost"
+                )
     return BudgetNotMet(f"{base.recipe.name}: {'; '.join(over)}; everything is written") if over else None
 
 
@@ -87,15 +88,15 @@ def prune_and_train_on(base: Base, watched: Watched) -> tuple[nn.Module, Kept, l
         kept = _kept(base, folder / KEPT)
         model = apply(model, kept)
         stages = [judged("cut, nothing else", base, model, told, watched, "cut")]
-        plain = batches_of(replace(recipe, {"augment.enabled": False}), base.lessons.pool, recipe.train.seed)
+        plain = base.lessons.batches(replace(recipe, {"augment.enabled": False}), recipe.train.seed)
         reestimate(model, (batch.images for k in range(recipe.prune.reestimate) for batch in plain(k)))
         stages.append(judged("... normalisation measured again", base, model, told, watched, "reestimated"))
     learn(recipe, model, base.lessons, folder, steps, identity, watched, "train on, pruned")
-    load_weights(best_checkpoint(folder / "checkpoints"), SegmentationLoss(model))
+    load_weights(best_checkpoint(folder / "checkpoints"), loss_of(recipe.network, model))
     stages.append(judged("pruned and trained on", base, model, told + steps, watched, "pruned"))
     control, place = copy.deepcopy(base.model), base.place.path / "control"
     learn(recipe, control, base.lessons, place, steps, identity, watched, "train on, control")
-    load_weights(best_checkpoint(place / "checkpoints"), SegmentationLoss(control))
+    load_weights(best_checkpoint(place / "checkpoints"), loss_of(recipe.network, control))
     stages.append(judged("control: whole, trained on as long", base, control, told + steps, watched, "control"))
     found.notes.append(f"pruned: {kept.reached}")
     return model, kept, stages
@@ -110,15 +111,15 @@ def _kept(base: Base, path: Path) -> Kept:
     sizes = (1, recipe.network.in_channels, *recipe.images.patch)
     importance = None
     if own.importance == "taylor":
-        batches = [batch for k in range(own.reestimate) for batch in batches_of(recipe, base.lessons.pool, k)(0)]
-        importance = taylor(base.model, [partial(_loss, batch) for batch in batches])
+        batches = [batch for k in range(own.reestimate) for batch in base.lessons.batches(recipe, k)(0)]
+        importance = taylor(base.model, [partial(_loss, recipe.network, batch) for batch in batches])
     kept = choose(base.model, sizes, Target(own.target, own.kind, own.round_to), importance)
     kept.save(path)
     return kept
 
 
-def _loss(batch: ImageBatch, model: nn.Module) -> Tensor:
-    found: Tensor = SegmentationLoss(model)(batch.images, batch.labels)
+def _loss(network: Network, batch: Any, model: nn.Module) -> Tensor:
+    found: Tensor = loss_of(network, model)(*batch.tensors(next(model.parameters()).device))
     return found
 
 

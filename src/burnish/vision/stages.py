@@ -12,10 +12,10 @@ import numpy as np
 from burnish.records import Table
 from burnish.units import MISSING, show
 from burnish.vision.inference import Labeller
-from burnish.vision.metric import Scores
+from burnish.vision.task import Scored
 
 RUNS = 15  # that a latency is the median of
-HEADS = ("step", "Dice", "HD95", "parameters", "FLOPs a window", "file", "ms a window, median (least)", "steps")
+COSTS = ("parameters", "FLOPs a window", "file", "ms a window, median (least)", "steps")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Stage:
 
     key: str
     name: str
-    scores: Scores
+    scores: Scored
     parameters: int | None
     flops: float | None
     file_bytes: int | None
@@ -54,13 +54,11 @@ def table_of(stages: Sequence[Stage], where: str) -> Table:
     """The stages side by side."""
     rows = []
     for one in stages:
-        apart = f"{np.mean(list(one.scores.hd95.values())):.1f} mm" if one.scores.hd95 else MISSING
         median, least = (f"{1000 * seconds:.2f}" for seconds in one.seconds)
         rows.append(
             (
                 one.name,
-                f"{one.scores.mean:.4f}",
-                apart,
+                *one.scores.shown.values(),
                 MISSING if one.parameters is None else f"{one.parameters:,}",
                 MISSING if one.flops is None else show(one.flops, "FLOPs"),
                 MISSING if one.file_bytes is None else show(one.file_bytes, "bytes"),
@@ -68,13 +66,39 @@ def table_of(stages: Sequence[Stage], where: str) -> Table:
                 MISSING if one.steps is None else f"{one.steps:,}",
             )
         )
-    return Table(title="Steps", heads=HEADS, rows=tuple(rows), note=f"Judged on {where}.")
+    heads = ("step", *stages[0].scores.shown, *COSTS)
+    return Table(title="Steps", heads=heads, rows=tuple(rows), note=f"Judged on {where}.")
 
 
-def classes_table(stages: Sequence[Stage]) -> Table | None:
-    """Dice of each class, where there are several."""
-    names = list(stages[0].scores.dice)
+def classes_table(stages: Sequence[Stage], metric: str) -> Table | None:
+    """The score of each class, where there are several."""
+    names = list(stages[0].scores.classes)
     if len(names) < 2:
         return None
-    rows = tuple((one.name, *(f"{one.scores.dice[name]:.4f}" for name in names)) for one in stages)
-    return Table(title="Classes", heads=("Dice", *names), rows=rows)
+    rows = tuple((one.name, *(f"{one.scores.classes[name]:.4f}" for name in names)) for one in stages)
+    return Table(title="Classes", heads=(metric, *names), rows=rows)
+
+
+# A step's key -> the key of what it was made from, or is held against, and what that step did.
+LOSSES = {
+    "cut": ("trained", "channels cut, no training on"),
+    "reestimated": ("trained", "... normalisation measured again"),
+    "pruned": ("control", "pruned and trained on, against the whole network trained on as long"),
+    "trained.onnx": ("trained", "ONNX, of the trained network"),
+    "trained.int8": ("trained", "8 bits, of the trained network"),
+    "pruned.onnx": ("pruned", "ONNX, of the pruned network"),
+    "pruned.int8": ("pruned", "8 bits, of the pruned network"),
+}
+
+
+def losses_table(stages: Sequence[Stage]) -> Table | None:
+    """What each step lost of every number that a network scores; less than nothing is a gain."""
+    known = {one.key: one.scores for one in stages}
+    rows = []
+    for key, (against, name) in LOSSES.items():
+        if key in known and against in known:
+            ours, theirs = known[key].named, known[against].named
+            rows.append((name, against, *(f"{theirs[number] - ours[number]:+.4f}" for number in ours)))
+    if not rows:
+        return None
+    return Table(title="What each step lost", heads=("step", "against", *known["trained"].named), rows=tuple(rows))

@@ -22,7 +22,18 @@ TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 POOLS = ("max_pool2d", "max_pool3d", "avg_pool2d", "avg_pool3d")
 SAMPLED = ("upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d", "upsample_trilinear3d")
 # What backward needs of each: what it read, what it gave, or nothing.
-READ = ("leaky_relu", "gelu", "silu", "prelu", "batch_norm", "instance_norm", "group_norm", "avg_pool2d", "avg_pool3d")
+READ = (
+    "leaky_relu",
+    "relu6",
+    "gelu",
+    "silu",
+    "prelu",
+    "batch_norm",
+    "instance_norm",
+    "group_norm",
+    "avg_pool2d",
+    "avg_pool3d",
+)
 GAVE = ("relu", "sigmoid", "tanh")
 SUMS = ("add", "sub")
 NOTHING = (*SUMS, *SAMPLED, "cat", "pad", "dropout", "contiguous", "alias")

@@ -11,12 +11,12 @@ from torch import nn
 from burnish.run_folder import RunFolder
 from burnish.train.loop import Outcome
 from burnish.vision.bundle import held
-from burnish.vision.exam import Exam
-from burnish.vision.learner import Lessons, labeller
+from burnish.vision.learner import labeller
 from burnish.vision.learning import Watched
 from burnish.vision.plan import forward_flops
 from burnish.vision.recipe import VisionRecipe
 from burnish.vision.stages import Stage, latency
+from burnish.vision.task import Exam, Lessons
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,5 +46,5 @@ def judged(name: str, base: Base, model: nn.Module, steps: int, watched: Watched
         latency(own),
         steps,
     )
-    watched.screen.say(f"{name}: Dice {stage.scores.mean:.4f}")
+    watched.screen.say(f"{name}: {base.recipe.metric} {stage.scores.mean:.4f}")
     return stage
