@@ -11,6 +11,7 @@ from burnish import score
 from burnish.hardware import chips
 from burnish.rows.attention import read_attention
 from burnish.rows.inference import read_inference
+from burnish.rows.speculation import read_speculation
 from burnish.serve_plan.attention_time import Kernel, kernel_seconds
 
 SERVED = (
@@ -78,3 +79,48 @@ def test_the_score_of_served_rows(tmp_path: Path) -> None:
     assert (made["rows"], made["judged"], made["not_judged"]) == (2, 1, {"outcome": 1})
     assert made["timed"]["total"]["times"] == 1
     assert "1 of 2 rows judged" in next(iter(score.shown(path)))
+
+
+DRAFTED = (
+    "id,source,method,task,temperature,alpha_acceptance,cost_ratio_c,gamma_or_K,"
+    "mean_accepted_tokens_per_step,predicted_speedup,measured_speedup,notes\n"
+)
+GAIN = "a,page,speculative decoding,EnDe,0,0.8,0.04,7,,3.3,2.8,\n"
+
+
+def test_a_gain_of_drafting_is_what_the_formula_says(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(DRAFTED + GAIN, encoding="utf-8")
+    (row,) = read_speculation(path)
+    wanted = (1 - 0.8**8) / (1 - 0.8) / (7 * 0.04 + 1)  # theorem 3.8, and 3.3 as the paper prints it
+    assert row.predicted() == pytest.approx(wanted)
+    assert row.predicted(verify=2.0, dearer=3.0) == pytest.approx((1 - 0.8**8) / 0.2 / (7 * 0.12 + 2))
+    made = json.loads("\n".join(score.shown(path, as_json=True)))
+    assert made["timed"]["gain of drafting"]["mean_pct"] == pytest.approx(100 * abs(wanted / 2.8 - 1))
+    assert list(made["assumed"].values()) == [1]
+    assert any("no row states it" in line for line in score.shown(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (",0.8,", ",,", "acceptance"),
+        (",0.8,", ",1.2,", "acceptance"),
+        (",0.04,", ",,", "cost"),
+        (",2.8,", ",,", "gain"),
+        (",2.8,", ",8.5,", "impossible: 8.5 times as fast with 7 drafted"),
+        (",7,,", ",7,2.5,", "impossible: 2.8 times as fast with 2.5 tokens a round"),
+    ],
+)
+def test_a_gain_that_is_not_judged_says_why(tmp_path: Path, old: str, new: str, why: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(DRAFTED + GAIN.replace(old, new), encoding="utf-8")
+    (row,) = read_speculation(path)
+    assert row.why_not.startswith(why)
+
+
+def test_what_a_round_cost_is_told_where_tokens_and_gain_are_of_the_same_texts(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    row = "a,page,SpS,overall,0,,,,2.4,,1.5,{}\n"
+    path.write_text(DRAFTED + row.format("") + row.format("mean is over all tasks; not this one"), encoding="utf-8")
+    assert [one.round_cost for one in read_speculation(path)] == [pytest.approx(1.6), None]

@@ -1,4 +1,4 @@
-"""Serving score: published static batches and attention kernels beside their predictions, by source and by what was timed."""
+"""Serving score: published static batches, attention kernels and gains of drafting beside their predictions, by what was timed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from burnish.rows import attention, inference
+from burnish.rows import attention, inference, speculation
 from burnish.serve_plan import decode_seconds, prefill_seconds, total_seconds
 from burnish.serve_plan.attention_time import kernel_seconds
 
@@ -18,7 +18,7 @@ NAME = 44
 
 @dataclass(frozen=True)
 class Judged:
-    """One time of a line, or the reason why the line is not judged; seconds."""
+    """One time of a line, or the reason why the line is not judged; seconds, or times as fast for a gain."""
 
     id: str
     source: str
@@ -26,6 +26,7 @@ class Judged:
     measured: float = 0.0
     predicted: float = 0.0
     why_not: str = ""
+    assumed: str = ""
 
     @property
     def error(self) -> float:
@@ -35,7 +36,8 @@ class Judged:
 
 def is_serving(columns: Sequence[str]) -> bool:
     """Whether a table has rows of this kind."""
-    return any(set(needed) <= set(columns) for needed in (inference.NEEDED, attention.NEEDED))
+    kinds = (inference.NEEDED, attention.NEEDED, speculation.NEEDED)
+    return any(set(needed) <= set(columns) for needed in kinds)
 
 
 def batch_seconds(row: inference.Timed, what: str, c: Mapping[str, float] | None = None) -> float:
@@ -49,9 +51,11 @@ def batch_seconds(row: inference.Timed, what: str, c: Mapping[str, float] | None
 
 
 def judged(path: Path | str, columns: Sequence[str]) -> list[Judged]:
-    """Every time of a table of either kind."""
+    """Every time of a table of one of the kinds."""
     if set(inference.NEEDED) <= set(columns):
         return [one for row in inference.read_inference(path) for one in _batch(row)]
+    if set(speculation.NEEDED) <= set(columns):
+        return [_gain(row) for row in speculation.read_speculation(path)]
     return [_kernel(row) for row in attention.read_attention(path)]
 
 
@@ -70,6 +74,13 @@ def _kernel(row: attention.Timed) -> Judged:
     return Judged(row.id, row.source, what, row.seconds, kernel_seconds(row.kernel, row.chip))
 
 
+def _gain(row: speculation.Drafted) -> Judged:
+    if row.why_not:
+        return Judged(row.id, row.source, why_not=row.why_not)
+    free = "verifying a round takes as long as a plain step: no row states it"
+    return Judged(row.id, row.source, "gain of drafting", row.measured, row.predicted(), assumed=free)
+
+
 def record(lines: Sequence[Judged]) -> dict[str, Any]:
     """Mean and worst error, percent, by what was timed and by source, and why lines are not judged."""
     proper = [line for line in lines if not line.why_not]
@@ -83,6 +94,7 @@ def record(lines: Sequence[Judged]) -> dict[str, Any]:
         "judged": len({line.id for line in proper}),
         **{part: {name: _errors(own) for name, own in sorted(found.items())} for part, found in parts.items()},
         "not_judged": dict(reasons.most_common()),
+        "assumed": dict(Counter(line.assumed for line in proper if line.assumed)),
     }
 
 
@@ -106,6 +118,7 @@ def shown(path: Path | str, columns: Sequence[str], as_json: bool, each: bool) -
             shown = name if len(name) < NAME else f"…{name[-NAME + 2 :]}"
             yield f"{shown:<{NAME}}{own['times']:>6}{own['mean_pct']:>8.1f}{own['worst_pct']:>9.1f}"
     yield from (f"not judged: {count} for their {reason}" for reason, count in made["not_judged"].items())
+    yield from (f"assumed in {count}: {said}" for said, count in made["assumed"].items())
     if each:
         for line in lines:
             yield f"{line.id:<18}{line.what:<28}" + (line.why_not or f"{line.error:+.1f} %")
