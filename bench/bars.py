@@ -14,7 +14,7 @@ from bars_engine import ENGINE
 from bars_fp8 import FP8
 from bars_models import MODELS
 from bars_practice import PRACTICE
-from bars_serving import ATTENTION, SERVING
+from bars_serving import ATTENTION, DRAFTING, SERVING
 from bars_vision import VISION
 
 RESULTS = Path(__file__).parent / "results"
@@ -242,6 +242,7 @@ BARS = (
     *PRACTICE,
     *SERVING,
     *ATTENTION,
+    *DRAFTING,
 )
 
 

@@ -1,4 +1,4 @@
-"""Bars of planned serving: how far predictions are from published static batches and attention kernels."""
+"""Bars of planned serving: how far predictions are from published static batches, attention kernels and gains of drafting."""
 
 from __future__ import annotations
 
@@ -21,4 +21,13 @@ ATTENTION = rows(
     "bench/score_attention.py",
     ("published attention kernels, mean error", "table_percent", None, 15, "%"),
     ("fitted without the row's mask and dropout", "held_out_percent", None, 15, "%"),
+)
+DRAFTING = rows(
+    "drafting rows",
+    "score_specdec",
+    "bench/score_specdec.py",
+    ("the formula of drafting: from what its paper printed, largest difference", "from_published", None, 0.1, "x"),
+    ("published gains of drafting, verified for free: mean error", "table_percent", None, None, "%"),
+    ("the same, two constants fitted on the other task", "held_out_percent", None, None, "%"),
+    ("published rounds: plain steps that one took, median", "round_cost.median", None, None, ""),
 )

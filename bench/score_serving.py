@@ -6,19 +6,15 @@ bench/score_serving.py [FOLDER] [--fit]    FOLDER holds planner/; --fit prints t
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-import numpy as np
 
 from burnish.rows.inference import Timed, read_inference
 from burnish.score.serving import batch_seconds
 from burnish.serve_plan.passes import constants
-from record import record
+from published import fitted, table_file, told
+from published import mean as mean_of
 
-BESIDE = Path(__file__).parents[2] / "shared" / "data"
-ROWS = Path("planner", "rows_inference.csv")
 # Where every engine's constants start, whatever the rows: of a host that launches ten kernels a layer, and of full memory pages.
 START = {
     "layer": 5e-5,
@@ -30,7 +26,7 @@ START = {
     "cache": 0.7,
     "compute": 0.5,
 }
-SPREAD, NEAR = 1.5, {"reduce": 0.3}  # log standard deviations; few rows tell an all-reduce from other causes
+SPREAD = dict.fromkeys(START, 1.5) | {"reduce": 0.3}  # log deviations; few rows tell an all-reduce from other causes
 SHARES = ("memory", "cache", "compute")
 FOLDS = 4
 Constants = dict[str, dict[str, float]]
@@ -43,25 +39,16 @@ def predicted(row: Timed, what: str, c: Constants) -> float:
 
 
 def fit(rows: Sequence[Timed]) -> Constants:
-    """The constants of every engine that rows use: least squares of log errors, robust, held near where they start."""
-    from scipy.optimize import least_squares
-
+    """The constants of every engine that rows use."""
     made: Constants = {}
     for engine in sorted({row.serving.engine for row in rows if row.serving}):
         own = [row for row in rows if row.serving and row.serving.engine == engine]
         timed = [(row, what, seconds) for row in own for what, seconds in row.seconds.items()]
 
-        def constant(x: np.ndarray) -> dict[str, float]:
-            moved = {name: value * float(np.exp(step)) for (name, value), step in zip(START.items(), x, strict=True)}
-            return {name: min(value, 1.0) if name in SHARES else value for name, value in moved.items()}
+        def ratios(c: dict[str, float], timed: list = timed, engine: str = engine) -> list[float]:
+            return [predicted(row, what, {engine: c}) / seconds for row, what, seconds in timed]
 
-        def residuals(x: np.ndarray, timed: list = timed, engine: str = engine) -> np.ndarray:
-            c = {engine: constant(x)}
-            errors = [np.log(predicted(row, what, c) / seconds) for row, what, seconds in timed]
-            return np.array([*(np.array(errors) / 0.1), *(x / [NEAR.get(name, SPREAD) for name in START])])
-
-        found = least_squares(residuals, np.zeros(len(START)), loss="soft_l1", max_nfev=60)
-        made[engine] = constant(found.x)
+        made[engine] = fitted(START, SPREAD, ratios, SHARES, tries=60)
     return made
 
 
@@ -77,7 +64,7 @@ def errors(rows: Iterable[Timed], c: Constants) -> list[tuple[Timed, str, float]
 
 def mean(found: Iterable[tuple[Timed, str, float]]) -> float:
     """Mean absolute error, percent."""
-    return float(np.mean([abs(error) for *_, error in found]))
+    return mean_of(error for *_, error in found)
 
 
 def held_out(rows: Sequence[Timed]) -> list[tuple[Timed, str, float]]:
@@ -96,8 +83,7 @@ def held_out(rows: Sequence[Timed]) -> list[tuple[Timed, str, float]]:
 
 def main() -> int:
     """Read, fit on halves, judge, record, print."""
-    given = [word for word in sys.argv[1:] if not word.startswith("-")]
-    rows = read_inference((Path(given[0]) if given else BESIDE) / ROWS)
+    rows = read_inference(table_file("rows_inference.csv"))
     read = [row for row in rows if not row.why_not]
     if "--fit" in sys.argv:
         for engine, values in fit(read).items():
@@ -118,12 +104,7 @@ def main() -> int:
         print(f"{source}: {len(found)} rows, {mean(found):.1f} %")
     for row, what, error in sorted(held, key=lambda one: -abs(one[2]))[:12]:
         print(f"worst: {row.id} {what} {error:+.0f} %")
-    for reason, count in Counter(row.why_not.split(":")[0] for row in rows if row.why_not).most_common():
-        print(f"not read: {count} for their {reason}")
-    for name, value in values.items():
-        print(f"{name} = {value:.4g}")
-    print(record("score_serving", values))
-    return 0
+    return told("score_serving", rows, values)
 
 
 if __name__ == "__main__":
