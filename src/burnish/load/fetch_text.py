@@ -11,6 +11,7 @@ from burnish.load.backbones import BACKBONES, backbone
 from burnish.load.hub import parse, snapshot
 from burnish.load.image_sets import BRAIN, IMAGE_SETS, image_set
 from burnish.load.labelled_sets import SETS, LabelledSet, labelled
+from burnish.load.picture_sets import PICTURE_SETS, picture_set
 from burnish.load.wheels import Progress, ShippedModel, fetched, model_named, shipped_models
 
 WIDE, LABEL = 80, 9
@@ -27,11 +28,12 @@ def fetch(name: str, check: bool = False, progress: Progress | None = None) -> I
         return _set(SETS[name], labelled(SETS[name]))
     if name in IMAGE_SETS or name == BRAIN:
         return _scans([name] if name in IMAGE_SETS else list(IMAGE_SETS), progress)
+    if name in PICTURE_SETS:
+        return _pictures(name, progress)
     if asked := parse(name):
         return _hub(name, snapshot(*asked, renew=check))
-    raise UserError(
-        f"fetch {name!r}: {nearest(name, [*shipped_models(), *BACKBONES, *SETS, BRAIN])}; or ORG/NAME[@REVISION] of the hub"
-    )
+    known = [*shipped_models(), *BACKBONES, *SETS, BRAIN, *PICTURE_SETS]
+    raise UserError(f"fetch {name!r}: {nearest(name, known)}; or ORG/NAME[@REVISION] of the hub")
 
 
 def _of_table(about: ShippedModel, place: Path) -> Iterator[str]:
@@ -56,6 +58,14 @@ def _scans(names: list[str], progress: Progress | None) -> Iterator[str]:
         yield from _line("where:", f"{image.parent}: {image.name}, {label.name}")
         yield from _line("licence:", IMAGE_SETS[name].licence)
     yield from _following(("burnish run brain-extraction", "burnish run brain-regions"))
+
+
+def _pictures(name: str, progress: Progress | None) -> Iterator[str]:
+    own, places = PICTURE_SETS[name], picture_set(name, progress=progress)
+    yield from _line("set:", own.about)
+    yield from _line("where:", ", ".join(str(place) for place in places.values()))
+    yield from _line("licence:", own.licence)
+    yield from _following((own.next,))
 
 
 def _hub(name: str, place: Path) -> Iterator[str]:
