@@ -14,6 +14,7 @@ PLAIN = {
     "attention-unet": {},
     "unet, residual, instance, prelu": {"kind": "unet", "residual": 2, "norm": "instance", "act": "prelu"},
     "segresnet, batch": {"kind": "segresnet"},
+    "centernet": {"head": 12},
 }
 SOLID = {f"{name}, 3-D": {"kind": name, "dimensions": 3, **settings} for name, settings in list(PLAIN.items())[:5]}
 OFFERED = {**PLAIN, **SOLID}
