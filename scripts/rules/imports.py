@@ -95,6 +95,7 @@ LAYERS = (
     (
         "streams",
         "show",
+        "cli_annotations",
         "cli_plan",
         "cli_practice",
         "cli_hardware",

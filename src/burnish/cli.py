@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from burnish import __version__, streams
+from burnish.cli_annotations import Options as AnnotationOptions
+from burnish.cli_annotations import check_annotations
 from burnish.cli_bench import bench
 from burnish.cli_chat import Options as ChatOptions
 from burnish.cli_chat import chat
@@ -54,6 +56,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 
+app.command("annotations")(verb(check_annotations, AnnotationOptions))
 app.command("plan")(verb(plan, PlanOptions))
 app.command("eval")(evaluate)
 app.command("embed")(embed)

@@ -33,6 +33,12 @@ def require_vision(verb: str) -> None:
             raise MissingExtra(verb, "vision", package)
 
 
+def require_pictures(verb: str) -> None:
+    """Raises MissingExtra where pictures cannot be opened."""
+    if importlib.util.find_spec("PIL") is None:
+        raise MissingExtra(verb, "vision", "PIL")
+
+
 def export(
     source: str | Path, to: Path | None = None, form: str | None = None, onnx: Choices | None = None
 ) -> dict[str, bool | float | str]:
