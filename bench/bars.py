@@ -10,6 +10,7 @@ from pathlib import Path
 from bar import Bar, number, rows
 from bars_awq import AWQ
 from bars_compress import COMPRESSION
+from bars_detection import DETECTION
 from bars_engine import ENGINE
 from bars_fp8 import FP8
 from bars_models import MODELS
@@ -239,6 +240,7 @@ BARS = (
     *AWQ,
     *FP8,
     *VISION,
+    *DETECTION,
     *PRACTICE,
     *SERVING,
     *ATTENTION,
