@@ -24,10 +24,12 @@ from burnish.prove import (
     pruning,
     recipes,
     segmentation,
+    speculation,
     tensor_parallel,
     zero,
 )
 from burnish.prove.claim import Verdict
+from burnish.serve.speculative.gate import Gate
 
 TITLES = {
     "awq": "as predicted; 0 trained",
@@ -41,6 +43,7 @@ TITLES = {
     "pool": "pool: 0 allocations, 0\u00a0B, 9.8 % reserved unused",
     "pruning": "norms measured again 0.",
     "recipes": "12 of 12 losses equal; changed: optim.lr",
+    "speculation": "1.19 and 3.14 tokens a round",
     "tensor-parallel": "losses within ",
     "zero": "every rank as predicted; stage 2: 0.498x to 0.502x of stage 0",
 }
@@ -199,3 +202,11 @@ def test_norms_that_are_not_measured_again_are_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(pruning, "reestimate", lambda model, batches: 0)
     with pytest.raises(AssertionError):
         check_holds(pruning)
+
+
+@pytest.mark.sabotage
+def test_a_gate_that_is_never_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_holds(speculation)
+    monkeypatch.setattr(Gate, "next", lambda self, sequences, behind=0: speculation.LENGTH)
+    with pytest.raises(AssertionError):
+        check_holds(speculation)
