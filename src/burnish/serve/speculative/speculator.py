@@ -25,7 +25,7 @@ TRIES = 2
 
 @dataclass
 class Counts:
-    """What was drafted so far, over all sequences; `stood_at` by place in a round."""
+    """What was drafted so far, over all sequences; by place in a round, how many were reached and how many stood."""
 
     rounds: int = 0
     plain: int = 0
@@ -36,6 +36,7 @@ class Counts:
     round_seconds: float = 0.0
     plain_seconds: float = 0.0
     stood_at: dict[int, int] = field(default_factory=dict)
+    tried_at: dict[int, int] = field(default_factory=dict)
 
 
 class _Round(NamedTuple):
@@ -115,6 +116,8 @@ class Speculator:
         self.gate.judged(len(guess.tokens), stood)
         self.counts.drafted += len(guess.tokens)
         self.counts.stood += stood
+        for place in range(min(stood + 1, len(guess.tokens))):
+            self.counts.tried_at[place] = self.counts.tried_at.get(place, 0) + 1
         for place in range(stood):
             self.counts.stood_at[place] = self.counts.stood_at.get(place, 0) + 1
         ends = [number for number, token in enumerate(tokens) if token in asked.options.ends]
