@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,18 @@ def read(path: Path, images: Path | None = None) -> Sheets:
             image = _field(own, "image_id")
             if image not in pictures:
                 raise Broken(f"image_id {image!r} is no picture of the file")
-            picture = pictures[image].name
+            sheet = pictures[image]
+            if sheet is None:  # refused, and said so
+                continue
+            picture = sheet.name
             if key is not None and key in ids:
                 raise Broken("its id is there twice")
             ids.add(key)
             rows.setdefault(image, []).append((where, _box(own, classes)))
         except Broken as error:
             problems.append(said(path, *([picture] if picture else []), where, str(error)))
-    sheets = (Sheet(one.file, one.name, one.path, one.size, tuple(rows.get(key, ()))) for key, one in pictures.items())
-    return Sheets(tuple(classes.values()), tuple(sheets), tuple(problems))
+    sheets = tuple(replace(one, rows=tuple(rows.get(key, ()))) for key, one in pictures.items() if one)
+    return Sheets(tuple(classes.values()), sheets, tuple(problems))
 
 
 def _parts(path: Path) -> dict[str, list[Any]]:
@@ -87,24 +91,26 @@ def _classes(path: Path, categories: list[Any], problems: list[str]) -> dict[Any
             key, name = _field(own, "id"), str(_field(own, "name"))
             if key in made:
                 raise Broken(f"id {key!r} is there twice")
-            if name in made.values():
-                raise Broken(f"name {name!r} is there twice")
+            twice = name in made.values()
             made[key] = name
+            if twice:
+                raise Broken(f"name {name!r} is there twice")
         except Broken as error:
             problems.append(said(path, f"category {place}", str(error)))
     return made
 
 
-def _pictures(path: Path, images: list[Any], roots: list[Path], problems: list[str]) -> dict[Any, Sheet]:
-    """Sheets without boxes by id."""
-    made: dict[Any, Sheet] = {}
+def _pictures(path: Path, images: list[Any], roots: list[Path], problems: list[str]) -> dict[Any, Sheet | None]:
+    """Sheets without boxes by id, None for a picture that is refused."""
+    made: dict[Any, Sheet | None] = {}
     for place, own in enumerate(images, start=1):
         where = f"image {place}"
         try:
             key, name = _field(own, "id"), str(_field(own, "file_name"))
             where = name
             if key in made:
-                raise Broken(f"id {key!r} is also that of {made[key].name}")
+                raise Broken(f"id {key!r} is also that of an earlier picture")
+            made[key] = None
             size = (count(_field(own, "width"), "width"), count(_field(own, "height"), "height"))
             made[key] = Sheet(path, name, found(name, roots), size, ())
         except Broken as error:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from burnish.vision.annotations.annotation import Annotated, Box
-from burnish.vision.annotations.sheet import Broken, Row, Sheet, Sheets, by_stem, number, of_stem, said, text_of
+from burnish.vision.annotations.sheet import Broken, Row, Sheet, Sheets, by_stem, exact, number, of_stem, said, text_of
 
 LABELS, FOLDER = "label_2", "image_2"
 SUFFIX = ".txt"
@@ -86,7 +86,7 @@ def files(annotated: Annotated) -> Iterator[tuple[str, str]]:
 
 def _line(label: str, box: Box) -> str:
     corners = (box.x, box.y, box.x + box.width, box.y + box.height)
-    return f"{label} {UNSEEN} {' '.join(map(repr, corners))} {UNKNOWN}\n"
+    return f"{label} {UNSEEN} {' '.join(map(exact, corners))} {UNKNOWN}\n"
 
 
 def notes(annotated: Annotated) -> Iterator[str]:

@@ -62,6 +62,11 @@ def count(value: Any, what: str) -> int:
     return int(made)
 
 
+def exact(value: float) -> str:
+    """A number as text that reads back equal, whole ones without a fraction."""
+    return repr(float(value)).removesuffix(".0")
+
+
 def text_of(file: Path) -> str:
     """The text of an annotation file. Raises Broken."""
     try:

@@ -20,6 +20,7 @@ from burnish.vision.annotations.sheet import (
     Sheets,
     by_stem,
     count,
+    exact,
     found,
     number,
     of_stem,
@@ -118,7 +119,7 @@ def _written(picture: Picture) -> str:
     lines.append(f" <size><width>{picture.width}</width><height>{picture.height}</height><depth>3</depth></size>")
     for box in picture.boxes:
         values = (box.x + 1, box.y + 1, box.x + box.width, box.y + box.height)
-        corners = "".join(f"<{name}>{value!r}</{name}>" for name, value in zip(CORNERS, values, strict=True))
+        corners = "".join(f"<{name}>{exact(value)}</{name}>" for name, value in zip(CORNERS, values, strict=True))
         said_hard = f"<difficult>{int(box.crowd)}</difficult>"
         lines.append(f" <object><name>{escape(box.label)}</name>{said_hard}<bndbox>{corners}</bndbox></object>")
     return "\n".join([*lines, "</annotation>", ""])

@@ -19,6 +19,7 @@ from burnish.vision.annotations.sheet import (
     Sheet,
     Sheets,
     by_stem,
+    exact,
     number,
     of_stem,
     said,
@@ -127,7 +128,8 @@ def files(annotated: Annotated) -> Iterator[tuple[str, str]]:
 
 def _line(box: Box, picture: Picture, number: int) -> str:
     middle = ((box.x + box.width / 2) / picture.width, (box.y + box.height / 2) / picture.height)
-    return f"{number} {middle[0]!r} {middle[1]!r} {box.width / picture.width!r} {box.height / picture.height!r}\n"
+    shares = (*middle, box.width / picture.width, box.height / picture.height)
+    return f"{number} {' '.join(map(exact, shares))}\n"
 
 
 def notes(annotated: Annotated) -> Iterator[str]:
