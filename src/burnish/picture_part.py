@@ -12,7 +12,12 @@ def tables(given: tuple[Table, ...]) -> Html | None:
     if not given:
         return None
     made = [
-        el("div", el("p", one.note, cls="verdict") if one.note else None, table(one.heads, one.rows)) for one in given
+        el(
+            "div",
+            el("p", one.note, cls="verdict") if one.note else None,
+            el("div", table(one.heads, one.rows), cls="wide", tabindex="0"),
+        )
+        for one in given
     ]
     return section(given[0].title, "Measured here, each step beside what it is compared with.", *made)
 
