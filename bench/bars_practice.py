@@ -26,4 +26,13 @@ PRACTICE = (
         ("a reader without the key answers otherwise", "disagreement_percent", None, 5, "%"),
         ("... questions not read", "unread", 0, 0, ""),
     ),
+    *rows(
+        "practice",
+        "prove_all",
+        "bench/prove_all.py",
+        ("all claims measured, the slower of two passes", "seconds", None, 480, "s"),
+        ("... claims", "claims", 13, None, ""),
+        ("... claims that did not hold", "not_held", 0, 0, ""),
+        ("... passes whose verdicts differ from the first's", "verdicts_changed", 0, 0, ""),
+    ),
 )
