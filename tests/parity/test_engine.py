@@ -38,8 +38,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def make(name: str, dtype: torch.dtype = torch.float32) -> tuple[Decoder, ModelConfig]:
-    config = ModelConfig(**SIZES | {"init_std": 0.3} | FAMILIES[name])
+def make(name: str, dtype: torch.dtype = torch.float32, **sizes: int) -> tuple[Decoder, ModelConfig]:
+    config = ModelConfig(**SIZES | {"init_std": 0.3} | sizes | FAMILIES[name])
     return Decoder(config, torch.Generator().manual_seed(0)).to(dtype).eval(), config
 
 

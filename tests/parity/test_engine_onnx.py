@@ -11,8 +11,11 @@ from burnish.export.onnx_parts import blocks8
 from burnish.mesh import Mesh
 from burnish.models.decoder import Decoder
 from burnish.serve.engine import Engine, Limits
+from burnish.serve.forward import Forward
+from burnish.serve.pages import Pages
 from burnish.serve.runners.onnx_runner import OnnxRunner
 from burnish.serve.runners.torch_runner import TorchRunner
+from burnish.serve.schedule import Piece, Schedule, Sequence
 from burnish.techniques import awq
 
 LIMITS = Limits(pages=200, page=4, rows=8, tokens=24)
@@ -21,30 +24,29 @@ DENSE = [name for name in FAMILIES if name != "experts"]
 
 
 def all_scores(runner, ids: list[int]) -> torch.Tensor:
-    """Scores of every position of one text through an engine's pool."""
-    engine, found = Engine(runner, Limits(pages=200, page=4, rows=1, tokens=len(ids))), []
-    scores = runner.scores
-
-    def every(made, attended, rows):
-        found.append(scores(made, attended, torch.arange(len(attended))))
-        return scores(made, attended, rows)
-
-    runner.scores = every
-    (request,) = requests(1)
-    engine.submit(type(request)(tuple(ids), request.options), lambda output: None)
-    while engine.busy:
-        engine.step()
-    assert len(found[0]) == len(ids)
-    return found[0]
+    """Scores of every position of one text, as tokens that are guessed after the first, in two steps over one pool."""
+    pages = Pages(200, 4)
+    forward, half = Forward(runner, pages), len(ids) // 2
+    pages.take()  # the text begins somewhere else than at the first slot
+    sequence, found = Sequence(ids[:1], 1, len(ids)), []
+    Schedule(pages, 1, len(ids)).reserve(sequence, len(ids))
+    for start, end in ((0, half), (half, len(ids))):
+        sequence.tokens = ids[: start + 1]
+        found.append(forward([Piece(sequence, start, end - start, tuple(ids[start + 1 : end]))]))
+    return torch.cat(found)
 
 
+@pytest.mark.parametrize("size", [8, 16])  # the latter has a graph of all layers
 @pytest.mark.parametrize("name", DENSE)
-def test_a_float_decoder_writes_the_same(name):
-    model, config = make(name)
+def test_a_float_decoder_writes_the_same(name, size):
+    model, config = make(name, head_dim=size, hidden=6 * size)
+    runner = OnnxRunner(model, config, 1)
+    assert (runner.whole is not None) == (config.head_dim == 16)
     asked = requests(4)
-    found = run(Engine(OnnxRunner(model, config, 1), LIMITS), asked)
-    plain = run(Engine(TorchRunner(model, config), LIMITS), asked)
-    assert list(map(ids_of, found)) == list(map(ids_of, plain))
+    for at_once in (1, 100):
+        found = run(Engine(runner, LIMITS), asked, at_once)
+        plain = run(Engine(TorchRunner(model, config), LIMITS), asked, at_once)
+        assert list(map(ids_of, found)) == list(map(ids_of, plain))
 
 
 def check_scores(bound: float, accuracy: int, **settings) -> None:

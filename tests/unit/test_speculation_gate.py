@@ -30,7 +30,7 @@ def following(token: int) -> int:
 class CountingRunner:
     """A model whose next token follows from the last one; a step of `tokens` takes verify(tokens) on its own clock."""
 
-    config, dtype, device, threads, exact = SHAPE, torch.float32, torch.device("cpu"), 1, False
+    config, dtype, device, threads, exact, whole = SHAPE, torch.float32, torch.device("cpu"), 1, False, None
 
     def __init__(self, verify: Verify) -> None:
         self.now, self.verify = 0.0, verify

@@ -21,14 +21,14 @@ class Run(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Keys and values of some heads of one layer, each [slots, K, D]."""
+    """Keys and values of some heads of one layer, each [K, slots, D]."""
 
     keys: Tensor
     values: Tensor
 
     def of(self, run: Run) -> tuple[Tensor, Tensor]:
         """Those of a run as they lie, each [K, L, D]."""
-        k, v = (x.narrow(0, *run).transpose(0, 1) for x in self)
+        k, v = (x.narrow(1, *run) for x in self)
         return k, v
 
 
@@ -104,7 +104,7 @@ def joined(q_SND: Tensor, held: Held, runs: Sequence[Run], causal: bool) -> Tens
 def _masked(q_SND: Tensor, held: Held, runs: Sequence[Run], window: int) -> Tensor:
     """Attention over a copy of all pieces, with a mask: where a window ends inside of what several queries see."""
     slots = torch.cat([torch.arange(run.slot, run.slot + run.length) for run in runs]).to(q_SND.device)
-    k, v = (x.index_select(0, slots).transpose(0, 1).unsqueeze(0) for x in held)
+    k, v = (x.index_select(1, slots).unsqueeze(0) for x in held)
     length, count = len(slots), len(q_SND)
     column = torch.arange(length, device=q_SND.device)
     query = column[length - count :, None]

@@ -41,6 +41,9 @@ class Forward:
             slots += [pages[at // size] * size + at % size for at in range(start, end)]
             rows += range(len(ids) - piece.scored, len(ids))
         ids_T, positions_T, slots_T, rows_R = (torch.tensor(x, device=device) for x in (ids, positions, slots, rows))
+        whole, runs = self.runner.whole, readers[0].runs
+        if whole is not None and len(readers) == len(runs) == 1:
+            return whole(ids_T, pieces[0].start, rows_R, (self.pool.keys, self.pool.values), runs[0].slot)
         made = self.runner.begin(ids_T, positions_T)
         last = len(self._windows) - 1
         for layer, window in enumerate(self._windows):

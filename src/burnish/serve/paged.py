@@ -47,7 +47,7 @@ def runs_of(pages: Sequence[int], size: int, start: int, end: int) -> tuple[Run,
 
 
 class Pool:
-    """Keys and values of every layer, each [slots, K, D], made once.
+    """Keys and values of every layer, each [K, slots, D], made once.
 
     Bytes: 2 * layers * slots * K * D * element size. `threads` of a CPU share the attention of a layer.
     `exact` does each query by itself, over a copy of what it sees, so that neither its company nor its place changes a digit.
@@ -62,7 +62,7 @@ class Pool:
         threads: int = 1,
         exact: bool = False,
     ) -> None:
-        size = (shape.layers, slots, shape.kv_heads, shape.head_dim)
+        size = (shape.layers, shape.kv_heads, slots, shape.head_dim)
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         on_cpu = self.keys.device.type == "cpu"
         self.exact = exact
@@ -76,8 +76,8 @@ class Pool:
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         """Put the keys and values of packed tokens where they belong."""
-        self.keys[layer].index_copy_(0, slots_T, k_TKD.to(self.keys.dtype))
-        self.values[layer].index_copy_(0, slots_T, v_TKD.to(self.values.dtype))
+        self.keys[layer].index_copy_(1, slots_T, k_TKD.transpose(0, 1).to(self.keys.dtype))
+        self.values[layer].index_copy_(1, slots_T, v_TKD.transpose(0, 1).to(self.values.dtype))
 
     def attend(self, layer: int, q_TND: Tensor, readers: Sequence[Reader], window: int = 0) -> Tensor:
         """Causal attention of each sequence's tokens over its own positions, which were written before. Returns [T, N, D].
@@ -85,10 +85,10 @@ class Pool:
         A query sees itself and, with a `window`, the `window` - 1 positions before it.
         """
         out_TND = torch.empty_like(q_TND, memory_format=torch.contiguous_format)
-        kv_heads, size = self.keys.shape[-2:]
+        _, kv_heads, _, size = self.keys.shape
         q_TKGD, out_TKGD = (x.unflatten(1, (kv_heads, -1)) for x in (q_TND, out_TND))
         whole = Held(self.keys[layer], self.values[layer])
-        k_KDL, v_KLD = whole.keys.permute(1, 2, 0), whole.values.transpose(0, 1)
+        k_KDL, v_KLD = whole.keys.transpose(1, 2), whole.values
         queries, outs = (q_TKGD * size**-0.5).unbind(), out_TKGD.unbind()
         pieces: list[Piece] = []
         for row, end, runs in readers:
@@ -116,7 +116,7 @@ class Pool:
 
 
 def _part(held: Held, heads: slice) -> Held:
-    return Held(held.keys[:, heads], held.values[:, heads])
+    return Held(held.keys[heads], held.values[heads])
 
 
 def _several(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_SKGD: Tensor) -> None:
@@ -126,7 +126,7 @@ def _several(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_S
 def _each(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_SKGD: Tensor) -> None:
     """Every query by itself, over positions that lie in order in a copy."""
     slots = torch.cat([torch.arange(run.slot, run.slot + run.length) for run in runs]).to(q_SKGD.device)
-    copied = Held(*(x.index_select(0, slots) for x in held))
+    copied = Held(*(x.index_select(1, slots) for x in held))
     for number, (q, out) in enumerate(zip(q_SKGD, out_SKGD, strict=True), len(slots) - len(q_SKGD) + 1):
         first = max(number - window, 0) if window else 0
         _several(q.unsqueeze(0), copied, [Run(first, number - first)], 0, out.unsqueeze(0))

@@ -23,7 +23,7 @@ ROWS = 16  # of every product: a compromise between single tokens and prompts
 class Exact:
     """Another runner in blocks of `ROWS` tokens. Raises UserError for a model with experts, where company decides who meets."""
 
-    exact = True
+    exact, whole = True, None
 
     def __init__(self, runner: Runner) -> None:
         if runner.config.experts:

@@ -18,7 +18,7 @@ from torch import Tensor
 from burnish.export.onnx_file import writing
 from burnish.export.onnx_graph import Graph
 
-TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.int64: np.int64}
+TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
 AS_ASKED = 1  # the store grows by what is asked for, not to the next power of two
 
 
@@ -39,6 +39,11 @@ class Bound:
                     bind(name, "cpu", 0, TYPES[x.dtype], list(x.shape), place[0])
                     self._places[name] = place
         self.session.run_with_iobinding(self._binding)
+
+    def lies(self, name: str, shape: tuple[int, ...], place: int) -> None:
+        """Say where an input of float32 lies that the graph gives out in place, as `name`.out, from this call on."""
+        self._binding.bind_input(name, "cpu", 0, np.float32, list(shape), place)
+        self._binding.bind_output(f"{name}.out", "cpu", 0, np.float32, list(shape), place)
 
 
 def _session(graph: Graph, path: Path, threads: int) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,26 +32,46 @@ INPUT = "input_scale"  # of a matrix whose inputs are rounded by one scale
 OPSET = 23
 
 
-def graphs_of(
-    model: Decoder, config: ModelConfig, words: Matrix | None, weights: Weights, accuracy: int
-) -> list[Graph]:
+class Parts(NamedTuple):
+    """A decoder, and how its graphs are written: `hold` is what a layer's matrix is held as; tables of the vocabulary's vectors
+    and of its scores, one and the same where they are tied."""
+
+    model: Decoder
+    config: ModelConfig
+    form: Form
+    hold: Hold
+    embed: Matrix
+    head: Matrix
+
+    @classmethod
+    def of(cls, model: Decoder, config: ModelConfig, words: Matrix | None, weights: Weights, accuracy: int) -> Parts:
+        head = words or matrix_of("head", model.head)
+        embed = head if config.tied else matrix_of("embed", model.embed)
+        return cls(model, config, Form(fused=True, accuracy=accuracy, flat=True), HOLD[weights], embed, head)
+
+
+def graphs_of(parts: Parts) -> list[Graph]:
     """The graph before the first attention, those between two, and the one after the last, which ends in scores."""
-    form, hold = Form(fused=True, accuracy=accuracy), HOLD[weights]
-    head = words or matrix_of("head", model.head)
-    embed = head if config.tied else matrix_of("embed", model.embed)
+    model, config, form, hold, embed, head = parts
     layers = [block for block in model.layers if isinstance(block, Block)]
     between = [_between(one, other, config, form, hold) for one, other in itertools.pairwise(layers)]
     return [_first(model, form, embed, hold), *between, _last(model, form, head, hold)]
 
 
+def embedded(graph: Graph, form: Form, model: Decoder, table: Matrix, positions: str) -> str:
+    """Token ids, an input, to hidden states [T, H]; `positions` [.., T] are added where the family learns them."""
+    graph.input("ids", INT64, ("tokens",))
+    x = looked_up(graph, form, "head" if model.shape.tied else "embed", table, "ids")
+    if model.positions is None:
+        return x
+    flat = graph.add("Reshape", positions, graph.ints(-1))
+    return graph.add("Add", x, looked_up(graph, form, "learned", matrix_of("positions", model.positions), flat))
+
+
 def _first(model: Decoder, form: Form, embed: Matrix, hold: Hold) -> Graph:
     """Token ids and positions to the first layer's hidden states, queries, keys and values."""
     graph = Graph("first", OPSET)
-    graph.input("ids", INT64, ("tokens",))
-    x = looked_up(graph, form, "embed", embed, "ids")
-    if model.positions is not None:
-        flat = graph.add("Reshape", "positions", graph.ints(-1))
-        x = graph.add("Add", x, looked_up(graph, form, "learned", matrix_of("positions", model.positions), flat))
+    x = embedded(graph, form, model, embed, "positions")
     block = model.layers[0]
     assert isinstance(block, Block)
     normed = norm(graph, form, "norm", block.attention_norm, x)
@@ -61,7 +81,7 @@ def _first(model: Decoder, form: Form, embed: Matrix, hold: Hold) -> Graph:
 def _between(block: Block, after: Block, config: ModelConfig, form: Form, hold: Hold) -> Graph:
     """What attention gave of one layer to the hidden states, queries, keys and values of the next."""
     graph = Graph("between", OPSET)
-    x, more = _closed(graph, form, hold, block)
+    x, more = closed(graph, form, hold, block, *_given(graph, config))
     normed, x = add_norm(graph, form, "norm", after.attention_norm, x, more)
     return _opened(graph, form, hold, after, config, (x, normed))
 
@@ -71,60 +91,81 @@ def _last(model: Decoder, form: Form, head: Matrix, hold: Hold) -> Graph:
     graph = Graph("last", OPSET)
     block = model.layers[-1]
     assert isinstance(block, Block)
-    x, more = _closed(graph, form, hold, block)
+    x, more = closed(graph, form, hold, block, *_given(graph, model.shape))
     normed, _ = add_norm(graph, form, "norm", model.norm, x, more)
     graph.output(linear(graph, form, "head", head, normed), "scores", FLOAT, ("rows", model.shape.vocab))
     return graph
 
 
-def _closed(graph: Graph, form: Form, hold: Hold, block: Block) -> tuple[str, str]:
+def _given(graph: Graph, config: Any) -> tuple[str, str]:
+    """Hidden states before an attention, and what it gave, as inputs."""
+    hidden = graph.input("hidden", FLOAT, ("tokens", config.hidden))
+    return hidden, graph.input("attended", FLOAT, ("tokens", config.heads * config.head_dim))
+
+
+def closed(graph: Graph, form: Form, hold: Hold, block: Block, hidden: str, attended: str) -> tuple[str, str]:
     """Output product and feed-forward part of a layer: the sum before the latter, and what it adds."""
-    o = matrix_of("o", block.attention.o)
-    graph.input("hidden", FLOAT, ("tokens", o.shape[0]))
-    graph.input("attended", FLOAT, ("tokens", o.shape[1]))
-    normed, x = add_norm(
-        graph, form, "mlp_norm", block.mlp_norm, "hidden", product(graph, form, "o", hold(o), "attended")
-    )
+    own = _names(graph)
+    o = product(graph, form, own("o"), hold(matrix_of("o", block.attention.o)), attended)
+    normed, x = add_norm(graph, form, own("mlp_norm"), block.mlp_norm, hidden, o)
     mlp: Any = block.mlp
     if hasattr(mlp, "gate"):
-        both = product(
-            graph, form, "gate_up", hold(stacked([matrix_of("gate", mlp.gate), matrix_of("up", mlp.up)])), normed
+        both = hold(stacked([matrix_of("gate", mlp.gate), matrix_of("up", mlp.up)]))
+        parts = graph.add_many(
+            "Split", product(graph, form, own("gate_up"), both, normed), outputs=2, axis=-1, num_outputs=2
         )
-        gate, up = graph.add_many("Split", both, outputs=2, axis=-1, num_outputs=2)
-        inner = gated_silu(graph, form, gate, up)
+        inner = gated_silu(graph, form, *parts)
     else:
-        inner = activation(graph, "gelu_tanh", product(graph, form, "up", hold(matrix_of("up", mlp.up)), normed))
-    return x, product(graph, form, "down", hold(matrix_of("down", mlp.down)), inner)
+        inner = activation(graph, "gelu_tanh", product(graph, form, own("up"), hold(matrix_of("up", mlp.up)), normed))
+    return x, product(graph, form, own("down"), hold(matrix_of("down", mlp.down)), inner)
+
+
+def opened(graph: Graph, form: Form, hold: Hold, block: Block, config: Any, normed: str) -> list[str]:
+    """Queries, keys and values of a layer, [T, heads * D], normed as its family does it."""
+    attention, size, own = block.attention, config.head_dim, _names(graph)
+    counts = (config.heads, config.kv_heads, config.kv_heads)
+    modules: tuple[nn.Module, ...] = (attention.q, attention.k, attention.v)
+    whole = product(graph, form, own("qkv"), hold(stacked([matrix_of("qkv", module) for module in modules])), normed)
+    parts = graph.add_many("Split", whole, graph.ints(*(count * size for count in counts)), outputs=3, axis=-1)
+    for k, (name, module) in enumerate((("q_norm", attention.q_norm), ("k_norm", attention.k_norm))):
+        if module is not None:
+            apart = graph.add("Reshape", parts[k], graph.ints(-1, counts[k], size))
+            normed = norm(graph, form, own(name), module, apart)
+            parts[k] = graph.add("Reshape", normed, graph.ints(-1, counts[k] * size))
+    return parts
 
 
 def _opened(graph: Graph, form: Form, hold: Hold, block: Block, config: Any, given: tuple[str, str]) -> Graph:
-    """Queries, keys and values of a layer, normed and turned as its family does it."""
-    (x, normed), attention, size = given, block.attention, config.head_dim
+    """What a layer's attention needs, as outputs: hidden states, and queries, keys and values turned to their positions."""
+    x, normed = given
     graph.input("positions", INT64, (1, "tokens"))
-    counts = (config.heads, config.kv_heads, config.kv_heads)
-    modules: tuple[nn.Module, ...] = (attention.q, attention.k, attention.v)
-    whole = product(graph, form, "qkv", hold(stacked([matrix_of("qkv", module) for module in modules])), normed)
-    parts = graph.add_many("Split", whole, graph.ints(*(count * size for count in counts)), outputs=3, axis=-1)
     graph.output(x, "hidden_out", FLOAT, ("tokens", config.hidden))
-    norms = (attention.q_norm, attention.k_norm, None)
-    for name, part, count, own in zip("qkv", parts, counts, norms, strict=True):
-        if own is not None:
-            apart = graph.add("Reshape", part, graph.ints(-1, count, size))
-            part = graph.add("Reshape", norm(graph, form, f"{name}_norm", own, apart), graph.ints(-1, count * size))
+    parts = opened(graph, form, hold, block, config, normed)
+    for name, part, count in zip("qkv", parts, (config.heads, config.kv_heads, config.kv_heads), strict=True):
         if name != "v" and not config.traits.learned_positions:
             part = _turned(graph, config, part, count)
-        graph.output(part, name, FLOAT, ("tokens", count * size))
+        graph.output(part, name, FLOAT, ("tokens", count * config.head_dim))
     return graph
+
+
+def _names(graph: Graph) -> Callable[[str], str]:
+    """Names of weights, with the graph's scope before them."""
+    return lambda part: f"{graph.scope}.{part}" if graph.scope else part
 
 
 def _turned(graph: Graph, config: Any, part: str, count: int) -> str:
     """Rotary positions of [T, heads * D]."""
-    every = torch.arange(config.max_positions)[None]
-    angles = rotary_angles(every, config.head_dim, config.rope_theta, torch.float32, config.rope_scaling)
-    tables = [vector(graph, name, array(angle[0, :, 0])) for name, angle in zip(TABLES, angles, strict=True)]
+    tables = turns(graph, config)
     alone = graph.add("Unsqueeze", part, graph.ints(0))
     turned = graph.add("RotaryEmbedding", alone, "positions", *tables, contrib=True, num_heads=count)
     return graph.add("Squeeze", turned, graph.ints(0))
+
+
+def turns(graph: Graph, config: Any) -> list[str]:
+    """Cosine and sine of every position, [positions, D / 2] each."""
+    every = torch.arange(config.max_positions)[None]
+    angles = rotary_angles(every, config.head_dim, config.rope_theta, torch.float32, config.rope_scaling)
+    return [vector(graph, name, array(angle[0, :, 0])) for name, angle in zip(TABLES, angles, strict=True)]
 
 
 def stacked(parts: Sequence[Matrix]) -> Matrix:

@@ -17,10 +17,12 @@ from burnish.errors import UserError
 from burnish.export.onnx_matrix import Matrix
 from burnish.models.decoder import Decoder
 from burnish.serve.runners.onnx_bound import Bound
-from burnish.serve.runners.onnx_layers import Weights, graphs_of
+from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of
+from burnish.serve.runners.onnx_whole import HEADS, Whole, whole_graph
 from burnish.serve.runners.runner import Made
 
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
+LARGEST = 2**28  # bytes of weights up to which they are held once more, in a graph of all layers
 
 
 class OnnxRunner:
@@ -46,9 +48,13 @@ class OnnxRunner:
             raise UserError("runner onnxruntime: layers with experts have no graph here; use the runner torch")
         self.config, self.threads = config, threads
         self.buffers = Buffers(config, 1)
+        parts = Parts.of(model, config, words, weights, accuracy)
+        graphs = graphs_of(parts)
+        small = sum(held.stored.bytes for graph in graphs for held in graph.kept.values()) <= LARGEST
+        whole = small and config.head_dim % HEADS == 0
         with tempfile.TemporaryDirectory() as folder:
-            graphs = graphs_of(model, config, words, weights, accuracy)
             self.graphs = [Bound(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
+            self.whole = Whole(whole_graph(parts), config, Path(folder) / "whole.onnx", threads) if whole else None
 
     @property
     def bytes(self) -> int:

@@ -28,6 +28,15 @@ class Made(NamedTuple):
     places: Any
 
 
+class Whole(Protocol):
+    """All of a decoder at once, for tokens of one sequence whose positions lie together in a pool."""
+
+    def __call__(self, ids_T: Tensor, start: int, rows_R: Tensor, pool: tuple[Tensor, Tensor], slot: int) -> Tensor:
+        """Scores [R, V] of tokens from position `start` on, the sequence's first position being at `slot` of a pool's keys
+        and values, each [layers, K, slots, D]; theirs are put there."""
+        ...
+
+
 class Runner(Protocol):
     """One model on one device."""
 
@@ -59,6 +68,11 @@ class Runner(Protocol):
     @property
     def bytes(self) -> int:
         """Of buffers that it holds beside the weights."""
+        ...
+
+    @property
+    def whole(self) -> Whole | None:
+        """What takes a step of one sequence by itself, where there is such a thing."""
         ...
 
     def begin(self, ids_T: Tensor, positions_T: Tensor) -> Made:

@@ -16,7 +16,7 @@ from burnish.serve.runners.runner import Made
 class TorchRunner:
     """A decoder's own modules between its attentions."""
 
-    exact, bytes = False, 0
+    exact, bytes, whole = False, 0, None
 
     def __init__(self, model: Decoder, config: ModelConfig) -> None:
         self.model, self.config = model, config

@@ -1,0 +1,106 @@
+"""A decoder as one graph with its attention inside, for a step of one sequence whose positions lie together in the pool.
+
+A step is then one call: what a token costs beside its products is no longer paid for each layer. Keys and values are written
+and read where they lie, since a sequence from some slot of the pool on looks, to the operator, like one of a batch of one whose
+room ends later than the pool does; it goes no further than its length. Shape letters: T tokens, R rows whose scores are asked
+for, K key/value heads, D size of one head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from burnish.config import ModelConfig
+from burnish.export.onnx_graph import FLOAT, INT32, INT64, Graph
+from burnish.export.onnx_linear import linear
+from burnish.export.onnx_parts import add_norm
+from burnish.models.decoder import Block
+from burnish.serve.runners.onnx_bound import Bound
+from burnish.serve.runners.onnx_layers import OPSET, Parts, closed, embedded, opened, turns
+
+CACHES = ("keys", "values")
+HEADS = 16  # what the operator of attention wants sizes of heads to be a multiple of
+
+
+def whole_graph(parts: Parts) -> Graph:
+    """Token ids [T] to scores [R, V].
+
+    `last`: length of the sequence, these tokens with it, less one; `length` itself; `rows`: of which tokens scores are asked.
+    """
+    graph, (model, config, form, hold, embed, head) = Graph("whole", OPSET), parts
+    if config.traits.learned_positions:
+        graph.input("positions", INT64, (1, "tokens"))
+    x, more = embedded(graph, form, model, embed, "positions"), None
+    lengths = [graph.input("last", INT32, (1,)), graph.input("length", INT32, ())]
+    turned = [] if config.traits.learned_positions else turns(graph, config)
+    for layer, block in enumerate(model.layers):
+        assert isinstance(block, Block)
+        graph.scope = str(layer)
+        normed, x = add_norm(graph, form, f"{layer}.norm", block.attention_norm, x, more)
+        given = opened(graph, form, hold, block, config, normed)
+        attended = _attended(graph, config, layer, given, [*lengths, *turned])
+        x, more = closed(graph, form, hold, block, x, attended)
+    graph.scope = "end"
+    rows = graph.input("rows", INT64, ("rows",))
+    assert more is not None
+    x, more = (graph.add("Gather", value, rows) for value in (x, more))
+    normed, _ = add_norm(graph, form, "norm", model.norm, x, more)
+    graph.output(linear(graph, form, "head", head, normed), "scores", FLOAT, ("rows", config.vocab))
+    return graph
+
+
+def _attended(graph: Graph, config: ModelConfig, layer: int, given: Sequence[str], seen: Sequence[str]) -> str:
+    """Attention [T, N * D] over the pool, to which keys and values are added in place."""
+    shape = (1, config.kv_heads, "room", config.head_dim)
+    held = [graph.input(f"{name}.{layer}", FLOAT, shape) for name in CACHES]
+    alone = [graph.add("Unsqueeze", part, graph.ints(0)) for part in given]
+    windowed = config.window and layer >= config.window_from
+    made = graph.add_many(
+        "GroupQueryAttention",
+        *alone,
+        *held,
+        *seen,
+        outputs=[f"{layer}/attended", *(f"{name}.{layer}/out" for name in CACHES)],
+        contrib=True,
+        num_heads=config.heads,
+        kv_num_heads=config.kv_heads,
+        do_rotary=int(len(seen) > 2),
+        local_window_size=config.window if windowed else -1,
+    )
+    for name, out in zip(CACHES, made[1:], strict=True):
+        graph.output(out, f"{name}.{layer}.out", FLOAT, shape)
+    return graph.add("Squeeze", made[0], graph.ints(0))
+
+
+class Whole:
+    """A session of the graph, and where in a pool its last sequence lay."""
+
+    def __init__(self, graph: Graph, config: ModelConfig, path: Path, threads: int) -> None:
+        self.config, self._bound = config, Bound(graph, path, threads)
+        self._place: tuple[int, ...] = ()
+
+    def __call__(self, ids_T: Tensor, start: int, rows_R: Tensor, pool: tuple[Tensor, Tensor], slot: int) -> Tensor:
+        """Scores [R, V] of tokens from position `start` on, the sequence's first position being at `slot` of a pool's keys
+        and values, each [layers, K, slots, D]."""
+        end = start + len(ids_T)
+        self._lie(pool, slot)
+        asked_R = rows_R if len(rows_R) else torch.zeros(1, dtype=torch.int64)
+        given = {"ids": ids_T, "rows": asked_R, "last": torch.tensor([end - 1], dtype=torch.int32)}
+        given["length"] = torch.tensor(end, dtype=torch.int32)
+        if self.config.traits.learned_positions:
+            given["positions"] = torch.arange(start, end)[None]
+        scores_RV = torch.empty(len(asked_R), self.config.vocab)
+        self._bound(given, {"scores": scores_RV})
+        return scores_RV[: len(rows_R)]
+
+    def _lie(self, pool: tuple[Tensor, Tensor], slot: int) -> None:
+        place = (*(x.data_ptr() for x in pool), slot)
+        if place != self._place:
+            for name, x in zip(CACHES, pool, strict=True):
+                for layer, own in enumerate(x):
+                    self._bound.lies(f"{name}.{layer}", (1, *own.shape), own[:, slot:].data_ptr())
+            self._place = place
