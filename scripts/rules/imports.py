@@ -110,6 +110,7 @@ LAYERS = (
         "cli_predict",
         "cli_record",
         "cli_serve",
+        "cli_speculate",
         "cli",
         "__main__",
     ),

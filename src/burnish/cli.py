@@ -32,6 +32,7 @@ from burnish.cli_predict import predict
 from burnish.cli_record import verb
 from burnish.cli_serve import Options as ServeOptions
 from burnish.cli_serve import serve
+from burnish.cli_speculate import speculate
 from burnish.errors import BurnishError, UserError
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ recipes = typer.Typer(help="List, show, check and start recipes.", no_args_is_he
 app.add_typer(recipes, name="recipe")
 app.add_typer(hardware, name="hardware")
 app.add_typer(bench, name="bench")
+app.add_typer(speculate, name="speculate")
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe, or a .yaml, .py or .py:function file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes such as train.steps=100.")]
