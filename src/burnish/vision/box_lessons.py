@@ -13,15 +13,13 @@ from burnish.vision.augment import revalued
 from burnish.vision.box_batch import BoxBatch
 from burnish.vision.box_metric import BoxScores, score
 from burnish.vision.box_targets import targets_of
-from burnish.vision.box_variation import varied
+from burnish.vision.box_variation import KEPT, varied
 from burnish.vision.boxes import STRIDE
 from burnish.vision.finding import find
 from burnish.vision.inference import Labeller
 from burnish.vision.normalise import normalised
 from burnish.vision.recipe import VisionRecipe
 from burnish.vision.seen_picture import SeenPicture
-
-KEPT = 0.4  # share of a box that a patch must hold for the box to be learned there
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from burnish.errors import UserError
 
-STEM, EPSILON, MOMENTUM = 32, 1e-3, 0.01
+STEM, EPSILON = 32, 1e-3
 COLOURS = 3
 
 
@@ -49,7 +49,7 @@ class SamePadded(nn.Module):
         self.pads = (before, kernel - stride - before) * 2 if stride > 1 else ()
         padding = 0 if stride > 1 else kernel // 2
         self.conv = nn.Conv2d(read, made, kernel, stride, padding, groups=groups, bias=False)
-        self.norm = nn.BatchNorm2d(made, EPSILON, MOMENTUM)
+        self.norm = nn.BatchNorm2d(made, EPSILON)
 
     def forward(self, images: Tensor) -> Tensor:
         """The normed result."""
