@@ -98,6 +98,7 @@ LAYERS = (
         "cli_annotations",
         "cli_plan",
         "cli_practice",
+        "cli_generate",
         "cli_hardware",
         "cli_models",
         "cli_eval",

@@ -20,6 +20,8 @@ from burnish.cli_embed import embed
 from burnish.cli_eval import evaluate
 from burnish.cli_export import Options as ExportOptions
 from burnish.cli_export import export
+from burnish.cli_generate import Options as GenerateOptions
+from burnish.cli_generate import generate
 from burnish.cli_hardware import hardware
 from burnish.cli_launch import Nproc, Restarts, launch, run_words, start_here
 from burnish.cli_models import register as register_models
@@ -65,6 +67,7 @@ app.command("embed")(embed)
 app.command("chat")(verb(chat, ChatOptions))
 app.command("compress")(verb(compress, CompressOptions))
 app.command("export")(verb(export, ExportOptions))
+app.command("generate")(verb(generate, GenerateOptions))
 app.command("launch")(launch)
 app.command("practice")(verb(practice, PracticeOptions))
 app.command("predict")(verb(predict, PredictOptions))
@@ -106,34 +109,6 @@ def train(
     from burnish import show
 
     show.report(runner.run(recipe, overrides or (), out, fresh, stages=("train",)))
-
-
-@app.command()
-def generate(
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a .gguf file, or a model's name.")],
-    prompt: Annotated[list[str], typer.Argument(help="One or more prompts.")],
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 100,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="Text to stop before; may be repeated.")] = None,
-) -> None:
-    """Continue prompts with a model."""
-    from burnish.finished import require_torch
-
-    settings: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-    }
-    settings |= {"seed": seed, "stop": tuple(stop or ())}
-    require_torch("burnish generate")
-    from burnish.serve.prompts import continued
-
-    for text in continued(model, prompt, settings, lambda said: print(f"warning: {said}", file=sys.stderr)):
-        print(text)
 
 
 @app.command()

@@ -32,6 +32,10 @@ class Options:
     memory: Annotated[str, Option(help="For keys, values and steps, beside the weights: 512MiB, 4GiB.")] = "1GiB"
     runner: Annotated[str, Option(help="auto, torch or onnxruntime.")] = "auto"
     weights: Annotated[str, Option(help="float as they are, or q4: blocks of 4 bits.")] = "float"
+    exact: Annotated[bool, Option("--exact", help="The same last digits with a draft as without, slower.")] = False
+    draft: Annotated[str | None, Option(help="Guess tokens: ngram, skip:N, or a small model of the same tokens.")] = (
+        None
+    )
     verbose: Annotated[bool, Option("--verbose", help="Figures after each answer.")] = False
 
 
@@ -65,7 +69,7 @@ def _talk(options: Options, memory: int) -> bool:
         "seed",
     )
     sampling = Sampling(**{name: given[name] for name in names}, stop=tuple(options.stop or ()))
-    chosen = {name: given[name] for name in ("runner", "weights")}
+    chosen = {name: given[name] for name in ("runner", "weights", "exact", "draft")}
     engine, served, _ = open_served(options.model, Settings(memory, rows=1, queue=1, threads=threads(), **chosen))
     with suppress(ImportError):  # where it is there, lines typed can be edited and called back
         import readline  # noqa: F401
@@ -75,7 +79,10 @@ def _talk(options: Options, memory: int) -> bool:
         terminal.note(
             f"{served.name}, context {served.room:,} tokens; Ctrl-C stops an answer, Ctrl-D leaves, /help helps"
         )
-    return talk(made, terminal)
+    fine = talk(made, terminal)
+    if engine.speculator is not None and made.totals.answers:
+        terminal.note(engine.speculator.summary())
+    return fine
 
 
 def _line(prompt: str) -> str:

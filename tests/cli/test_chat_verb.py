@@ -62,6 +62,12 @@ def test_the_same_seed_gives_the_same_conversation(folder: Path) -> None:
     assert one == two != other
 
 
+def test_a_draft_changes_no_answer_and_what_came_of_it_is_said(folder: Path) -> None:
+    plain, drafted = (piped(folder, "Jump!\nOver?\n", "--exact", *draft) for draft in ((), ("--draft", "ngram")))
+    assert (drafted.returncode, drafted.stdout) == (0, plain.stdout)
+    assert drafted.stderr.splitlines()[-1].startswith("draft ngram: ")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -44,12 +44,13 @@ class Limits:
 @dataclass(frozen=True)
 class Request:
     """A prompt to continue. `deadline`: a time of `time.monotonic` after which it is dropped. `top`: how many likeliest
-    tokens to tell with each one, None for no probabilities at all."""
+    tokens to tell with each one, None for no probabilities at all. `draw`: random numbers in place of those of the seed."""
 
     prompt: tuple[int, ...]
     options: Sampling
     deadline: float | None = None
     top: int | None = None
+    draw: np.random.Generator | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class Engine:
         most = len(request.prompt) + options.max_new_tokens
         sequence = Sequence(list(request.prompt), len(request.prompt), most, self._count)
         stream = TextStream(self.decode or (lambda ids: ""), options.stop)
-        row = _Row(self._count, request, emit, sequence, stream, np.random.default_rng(options.seed))
+        draw = request.draw or np.random.default_rng(options.seed)
+        row = _Row(self._count, request, emit, sequence, stream, draw)
         self._rows[sequence] = self._numbers[self._count] = row
         self.schedule.add(sequence)
         return self._count
