@@ -13,10 +13,11 @@ from burnish.train.optim import build_optimizer
 from burnish.vision.box_targets import EXTRA, targets_of
 from burnish.vision.boxes import GEOMETRY, STRIDE, decoded, highest_around
 from burnish.vision.detection_loss import DetectionLoss, box_loss, heat_loss
-from burnish.vision.efficientnet_lite import SamePadded, from_published
+from burnish.vision.efficientnet_lite import SamePadded, _renamed, from_published
 from burnish.vision.networks import build
 from burnish.vision.recipe import OPTIM, VisionRecipe, replace
 from burnish.vision.sections import Images, Network
+from burnish.vision.start import start_from
 
 CLASSES = 3
 TINY = Network(kind="centernet", in_channels=1, out_channels=CLASSES, channels=(4, 8, 16), head=8)
@@ -219,3 +220,26 @@ def test_what_a_detector_cannot_be_is_refused(changes, said):
     with pytest.raises(UserError, match=said) as failure:
         recipe(**changes)
     assert "\n" not in str(failure.value)
+
+
+def test_a_detector_starts_from_published_weights_and_not_from_an_export(tmp_path):
+    """What belongs to the backbone is taken, by the names it has here; laterals and head are drawn anew."""
+    model = build(Network(kind="efficientnet-lite0", in_channels=3, out_channels=1, channels=(8, 8, 8)))
+    ours, names = model.state_dict(), dict(_renamed())
+    theirs = {
+        f"{layer}.{kind}": torch.full_like(ours[f"backbone.{own}.{kind}"], 0.5)
+        for layer, own in names.items()
+        for kind in ("weight", "bias", "running_mean", "running_var")
+        if f"backbone.{own}.{kind}" in ours
+    }
+    torch.save(theirs | {"_fc.bias": torch.zeros(1000)}, tmp_path / "lite0.pth")
+    lines = start_from(model, str(tmp_path / "lite0.pth"))
+    learned = [name for name, _ in model.named_parameters()]
+    apart = [name for name in learned if not name.startswith("backbone.st")]
+    assert lines[0].endswith(f"{len(learned) - len(apart)} of {len(learned)} tensors")
+    for name, tensor in model.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            assert bool(tensor.eq(0.5).all()) == name.startswith("backbone.st"), name
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(UserError, match="is exported already; pruning and training come before the export"):
+        start_from(model, str(tmp_path / "model.onnx"))
