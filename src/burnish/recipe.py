@@ -45,7 +45,9 @@ class Data(Section):
     train: tuple[str, ...]
     heldout: tuple[str, ...] = ()
     heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    tokenizer: str | None = None  # a tokenizer.json; None: that of train.init, else a BPE of model.vocab from `train`
+    tokenizer: str | None = (
+        None  # a tokenizer.json, or a shipped model's name; None: train.init's, else a BPE of `train`
+    )
     seq: int = Field(default=512, ge=2)
     text_field: str = "text"
     format: Literal["text", "chat"] = "text"

@@ -153,13 +153,17 @@ def _start(request: Request, place: RunFolder, here: Here, found: Found) -> Repo
     """Data first, then the ranks together: what takes long and is done by one of them makes no collective wait."""
     from burnish.data.prepare import prepare
     from burnish.load.source import open_model
+    from burnish.load.wheels import shipped_models
     from burnish.measure import clock
     from burnish.runnable import join, make_loss, make_trainable, processor, settle_compile
 
     recipe, device, screen = request.recipe, here.device, here.screen
     with screen.task("tokenize") as watch, clock(found.seconds, "data"):
-        files = open_model(recipe.train.init).tokenizer if recipe.train.init is not None else None
-        data = prepare(recipe.data, recipe.model.vocab, recipe.model.eos, progress=watch, files=files)
+        texts, named = recipe.data, recipe.train.init
+        if texts.tokenizer in shipped_models():  # a model's name stands for the tokenizer that came with it
+            texts, named = texts.model_copy(update={"tokenizer": None}), texts.tokenizer
+        files = open_model(named).tokenizer if named is not None else None
+        data = prepare(texts, recipe.model.vocab, recipe.model.eos, progress=watch, files=files)
     this_lock = lock.make_lock(data.fingerprints, processor(), device)
     found.notes += lock.check_lock(request.locked, this_lock, request.name) if request.locked else []
     crew = join(here.place, recipe, data, device)
