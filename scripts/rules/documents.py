@@ -101,7 +101,9 @@ def shown_recipe(words: list[str]) -> tuple[str, ...]:
 def verb_of(words: list[str]) -> Iterator[str]:
     """The verb of a burnish command, with its second word where the verb is a group."""
     for word in words[1:3]:
-        if not re.fullmatch(r"[a-z]+", word) or (word != words[1] and words[1] not in ("bench", "hardware", "recipe")):
+        if not re.fullmatch(r"[a-z]+", word) or (
+            word != words[1] and words[1] not in ("bench", "hardware", "recipe", "speculate")
+        ):
             return
         yield word
 
