@@ -13,6 +13,7 @@ from typer import Argument, Option
 from burnish.errors import MissingExtra, PartlyDone, UserError
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?", re.IGNORECASE)
+LEAST = 2**20  # bytes that may be given without a unit
 UNITS = {
     "b": 1,
     "kib": 2**10,
@@ -117,8 +118,8 @@ def check_choices(given: Mapping[str, Any]) -> None:
 
 
 def bytes_of(text: str) -> int:
-    """A size such as 512MiB. Raises UserError for what is none."""
+    """A size such as 512MiB. Raises UserError for what is none, and for a number so small that its unit was forgotten."""
     found = SIZE.fullmatch(text.strip())
-    if found is None or (size := int(float(found[1]) * UNITS[(found[2] or "B").lower()])) < 1:
+    if found is None or (size := int(float(found[1]) * UNITS[(found[2] or "B").lower()])) < (1 if found[2] else LEAST):
         raise UserError(f"--memory {text}: a size is a number and a unit, such as 512MiB or 4GiB")
     return size

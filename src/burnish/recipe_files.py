@@ -154,7 +154,8 @@ def _from_yaml(path: Path) -> tuple[Recipe | VisionRecipe, dict[str, Any]]:
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
-        raise UserError(f"{path}: expected sections (model, data, train, ...), found {type(values).__name__}")
+        found = "nothing" if values is None else type(values).__name__
+        raise UserError(f"{path}: expected sections (model, data, train, ...), found {found}")
     lock = values.pop("lock", {})
     values.setdefault("name", path.name.removesuffix(".yaml").removesuffix(".yml"))
     made = vision.build(values, str(path)) if "images" in values else build(values, str(path))

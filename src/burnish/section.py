@@ -53,10 +53,13 @@ def explain(error: ValidationError, kind: type[BaseModel], where: str) -> UserEr
     elif first["type"] == "missing":
         name = ", ".join(missing)
         message = "missing; it has no default" if len(missing) == 1 else "missing; they have no defaults"
+    elif first["type"] == "model_type":
+        message = f"expected settings, some of {', '.join(section_at(kind, path).model_fields)}{_given(first['input'])}"
+        name = ".".join(path)
     else:
         message = f"{first['msg'].removeprefix('Value error, ')}{_given(first['input'])}"
     more = f" (and {others} more)" if others else ""
-    return UserError(f"{where}: {name}: {message}{more}")
+    return UserError(": ".join(part for part in (where, name, f"{message}{more}") if part))
 
 
 def _given(value: Any) -> str:

@@ -181,7 +181,7 @@ def test_failures_are_counted_by_kind_and_spoil_no_figure() -> None:
 def test_what_the_server_cannot_take_is_told_before_anything_is_sent() -> None:
     with pytest.raises(UserError, match="30 tokens of a prompt and 11 new ones are more than the 40 that fox takes"):
         sent(paced, [requests.Planned(0.0, (1,) * 30, 11)])
-    with pytest.raises(UserError, match="no connection of /models"):
+    with pytest.raises(UserError, match="no connection; is the server up"):
         load.run(Server("http://127.0.0.1:9/v1"), [], load.Sent())
     for url in ("127.0.0.1:8000", "ftp://a/v1", "http://a:99999/v1"):
         with pytest.raises(UserError, match="--url"):

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from burnish.errors import UserError
 
 LINE = 2**22  # most bytes of one line of an answer
+NOBODY = "no connection"
 
 
 class Failed(Exception):
@@ -104,6 +105,8 @@ async def models(server: Server) -> dict[str, Any]:
     except TimeoutError:
         raise UserError(f"--url {server.url}: gave no answer; is the server up?") from None
     except Failed as failed:
+        if str(failed) == NOBODY:
+            raise UserError(f"--url {server.url}: no connection; is the server up?") from None
         raise UserError(
             f"--url {server.url}: {failed} of /models; is it the address up to /v1, and the key right?"
         ) from None
@@ -130,7 +133,7 @@ async def _lines(server: Server, method: str, path: str, body: bytes) -> AsyncIt
         opening = asyncio.open_connection(server.host, server.port, ssl=server.secure, limit=LINE)
         reader, writer = await opening
     except OSError:
-        raise Failed("no connection") from None
+        raise Failed(NOBODY) from None
     try:
         head = [f"{method} {server.path}{path} HTTP/1.1", f"Host: {server.host}:{server.port}", "Connection: close"]
         head += [f"Content-Length: {len(body)}", "Content-Type: application/json"]

@@ -10,6 +10,11 @@ from pathlib import Path
 
 from burnish.errors import UserError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextlib.contextmanager
 def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path]:
@@ -17,34 +22,56 @@ def replacing_folder(folder: Path, ours: Callable[[str], bool]) -> Iterator[Path
 
     An earlier `folder` is replaced if it holds only files whose names `ours` accepts, as "name", and in a folder in it that is
     accepted as "folder/" as "folder/name". It is moved aside for the moment
-    of the swap, so a kill leaves one version whole, never a mixture. Raises UserError when the place cannot be written
-    or holds something that is not ours.
+    of the swap, so a kill leaves one version whole, never a mixture. Raises UserError when the place cannot be written,
+    holds something that is not ours, or another process is writing it.
     """
     folder = Path(os.path.abspath(folder))
     fresh, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("writing", "replaced"))
     refuse_foreign(folder, ours)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if fresh.exists():  # a killed run left it, or another is at work
+            with _claimed(fresh, folder):
+                shutil.rmtree(fresh)
         if aside.exists() and not folder.exists():
             os.replace(aside, folder)  # a run was killed in the middle of its swap
-        for left_over in (fresh, aside):  # of a killed run
-            if left_over.exists():
-                shutil.rmtree(left_over)
+        if aside.exists():
+            shutil.rmtree(aside)
         fresh.mkdir()
-        try:
-            yield fresh
-            _flush(fresh)
-            if folder.exists():
-                os.replace(folder, aside)
-            os.replace(fresh, folder)
-        except BaseException:
-            if aside.exists() and not folder.exists():
-                os.replace(aside, folder)
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
+        with _claimed(fresh, folder):
+            try:
+                yield fresh
+                _flush(fresh)
+                if folder.exists():
+                    os.replace(folder, aside)
+                os.replace(fresh, folder)
+            except BaseException:
+                if aside.exists() and not folder.exists():
+                    os.replace(aside, folder)
+                shutil.rmtree(fresh, ignore_errors=True)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror or error}); choose another folder") from error
+
+
+@contextlib.contextmanager
+def _claimed(fresh: Path, folder: Path) -> Iterator[None]:
+    """Keep other processes out; the system lets go of the claim when this one ends, however it ends."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(fresh, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder}: another process is writing it; wait for it, or choose another folder") from None
+        except OSError:
+            pass  # a file system without claims
+        yield
+    finally:
+        os.close(handle)
 
 
 def refuse_foreign(folder: Path, ours: Callable[[str], bool]) -> None:

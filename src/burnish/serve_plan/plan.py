@@ -202,7 +202,8 @@ def why_not(asked: Asked, ways: tuple[Way, ...], best: Way | None) -> Iterator[s
         name = f"{one.weights}, tensor-parallel {one.tp}"
         if not one.fits:
             over = (one.needed - one.memory) / 2**30
-            yield f"{name}: {over:.2f} GiB a chip too much at batch {asked.batch}; at most {one.largest} fit"
+            fewer = f"; at most {one.largest} fit" if one.largest else ""
+            yield f"{name}: {over:.2f} GiB a chip too much at batch {asked.batch}{fewer}"
         elif best is not None and one != best:
             own, least = (way.asked.prefill + asked.new * way.asked.decode for way in (one, best))
             yield f"{name}: takes {own / least:.2f} times as long"
