@@ -52,6 +52,18 @@ def test_every_kind_opens_and_changes_nothing(tmp_path):
         assert written(model, draft) == wanted
 
 
+def test_flt_101_a_draft_with_more_scores_than_tokens_is_taken(tmp_path):
+    """Of 305 scores 300 are tokens, the same as the model's: the rest is padding and guesses nothing."""
+    model = chat_model(tmp_path / "model")
+    engine, served, _ = open_served(model, Settings(2**24, rows=2, runner="torch", draft=str(padded_model(tmp_path))))
+    draft = engine.speculator.draft
+    assert (draft.shared, draft.vocab, draft.runner.config.vocab) == (served.vocab, 300, 305)
+
+
+def padded_model(folder):
+    return draft_model(folder / "padded", 300, TEXTS)
+
+
 def test_other_tokens_are_refused_by_name(tmp_path):
     model = chat_model(tmp_path / "model")
     fewer = draft_model(tmp_path / "fewer", 280, TEXTS)
