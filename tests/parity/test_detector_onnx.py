@@ -107,3 +107,22 @@ def test_half_a_cell_is_noticed(learned, file, monkeypatch):
     assert close()
     monkeypatch.setattr(boxes, "STRIDE", 5)
     assert not close()
+
+
+def test_an_activation_that_is_cut_off_is_rounded_once(tmp_path):
+    """Behind a ReLU6 a convolution's integers are those of 0 to 6, not of what was there before the cut."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU6(), torch.nn.Conv2d(8, 2, 3))
+    model[0].weight.data *= 60
+    images = torch.rand(4, 1, 32, 32, generator=torch.Generator().manual_seed(1))
+    export(model, (1, 1, 32, 32), tmp_path / "float.onnx", 1)
+    made = quantize(
+        tmp_path / "float.onnx", tmp_path / "int8.onnx", [images.numpy()], Settings(threads=1), lambda file: 1.0
+    )
+    assert made.path is not None
+    ours, theirs = (
+        opened_on(tmp_path / name, 1, ON_CPU).run(None, {"images": images.numpy()})[0]
+        for name in ("float.onnx", "int8.onnx")
+    )
+    decibels = 10 * np.log10(np.square(ours).mean() / np.square(ours - theirs).mean())
+    assert decibels > 46  # rounded before the cut too, it is 43

@@ -1,7 +1,7 @@
 """Q/DQ: an ONNX network whose convolutions read and hold 8-bit integers, written as QuantizeLinear and DequantizeLinear.
 
-A convolution's weight is int8 with a scale for each output channel, its input and output (behind a ReLU) 8-bit with one scale,
-its bias int32 in the product of both scales. Transposed convolutions hold int8 weights alone: no runtime for processors
+A convolution's weight is int8 with a scale for each output channel, its input and output (behind a ReLU or ReLU6) 8-bit with
+one scale, its bias int32 in the product of both scales. Transposed convolutions hold int8 weights alone: no runtime for processors
 multiplies integers there, and rounding their inputs would cost without gain.
 """
 
@@ -73,7 +73,7 @@ def values(model: Any, kept: frozenset[str] = frozenset()) -> dict[str, str]:
         if node.op_type != "Conv" or node.output[0] in kept:
             continue
         after = readers.get(node.output[0], [])
-        made = after[0].output[0] if len(after) == 1 and after[0].op_type == "Relu" else node.output[0]
+        made = after[0].output[0] if len(after) == 1 and after[0].op_type in ("Relu", "Clip") else node.output[0]
         found |= {name: name for name in (node.input[0], made) if name not in outputs}
     for node in reversed(graph.node):  # what moves integers about reads integers
         if node.output and node.output[0] in found and node.op_type in ("MaxPool", "Concat"):
