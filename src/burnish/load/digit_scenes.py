@@ -30,7 +30,8 @@ def digits_of(package: Path) -> Digits:
         with tarfile.open(package) as archive:
             return tuple(_digits(archive, number) for number in range(10))
     except (KeyError, OSError, ValueError, tarfile.TarError) as error:
-        raise UserError(f"{package.name}: does not hold the digits ({error}); nothing was kept") from None
+        said = " ".join(str(error).split())[:100]
+        raise UserError(f"{package.name}: does not hold the digits ({said}); nothing was kept") from None
 
 
 def _digits(archive: tarfile.TarFile, number: int) -> NDArray[np.float32]:
