@@ -56,7 +56,9 @@ def unpack(package: Path, files: Mapping[str, str]) -> dict[str, bytes]:
                 if name and stream:
                     found[name] = stream.read()
     except (tarfile.TarError, ValueError, EOFError, OSError) as error:
-        raise UserError(f"{package.name}: cannot be unpacked ({' '.join(str(error).split())}); nothing was kept") from None
+        raise UserError(
+            f"{package.name}: cannot be unpacked ({' '.join(str(error).split())}); nothing was kept"
+        ) from None
     if missing := sorted(files.keys() - found.keys()):
         raise UserError(f"{package.name}: {files[missing[0]]} is not in it; nothing was kept")
     return found
