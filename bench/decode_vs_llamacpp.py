@@ -24,11 +24,14 @@ from burnish.load.source import open_model
 from burnish.load.tokenizer import tokenizer_of
 from burnish.load.wheels import fetched
 from burnish.serve.engine import Engine, Limits, Request
+from burnish.serve.forward import Forward
 from burnish.serve.opening import Settings, make_runner
+from burnish.serve.pages import Pages
 from burnish.serve.sampling import Sampling
+from burnish.serve.schedule import Piece, Schedule, Sequence
 from record import record
 
-THREADS, PROMPT, NEW, ROUNDS = 2, 512, 64, 5
+THREADS, PROMPT, NEW, ROUNDS, PAGE = 2, 512, 64, 5, 16
 ROW, TOKENS = 512, 4096  # of the text whose perplexity is taken, as rows read from their own beginning
 K_MEANS = 15  # llama.cpp's number of Q4_K_M
 
@@ -39,7 +42,7 @@ class Ours:
     def __init__(self, model: Any, config: ModelConfig) -> None:
         settings = Settings(2**30, tokens=PROMPT, weights="q4", runner="onnxruntime", threads=THREADS)
         self.runner = make_runner(model, config, settings)
-        self.engine = Engine(self.runner, Limits(256, 16, 4, PROMPT))
+        self.engine = Engine(self.runner, Limits(256, PAGE, 4, PROMPT))
 
     def speeds(self, prompt: list[int]) -> tuple[float, float]:
         """Prompt and new tokens a second."""
@@ -52,19 +55,14 @@ class Ours:
             self.engine.step()
         return len(prompt) / (times[0] - began), NEW / (times[-1] - times[0])
 
+    @torch.inference_mode()
     def log_likelihood(self, row: list[int]) -> float:
-        """Of all tokens of a row but the first, in nats."""
-        found: list[torch.Tensor] = []
-        scores = self.runner.scores
-        self.runner.scores = lambda made, attended, rows: (  # type: ignore[method-assign]
-            found.append(scores(made, attended, torch.arange(len(attended)))) or scores(made, attended, rows)
-        )
-        self.engine.submit(Request(tuple(row), Sampling(max_new_tokens=1)), lambda output: None)
-        while self.engine.busy:
-            self.engine.step()
-        self.runner.scores = scores  # type: ignore[method-assign]
-        self.engine = Engine(self.runner, self.engine.limits)
-        return gained(torch.cat(found)[: len(row)], row)
+        """Of all tokens of a row but the first, in nats: they are given as guesses, all of which are scored."""
+        pages = Pages(-(-len(row) // PAGE), PAGE)
+        sequence = Sequence(row[:1], 1, len(row))
+        Schedule(pages, 1, len(row)).reserve(sequence, len(row))
+        piece = Piece(sequence, 0, len(row), tuple(row[1:]))
+        return gained(Forward(self.runner, pages)([piece]), row)
 
 
 class LlamaCpp:

@@ -49,6 +49,30 @@ def test_a_float_decoder_writes_the_same(name, size):
         assert list(map(ids_of, found)) == list(map(ids_of, plain))
 
 
+def test_threads_that_were_measured_write_the_same():
+    model, config = make("qwen3")
+    asked = requests(2)
+    one, two = (run(Engine(OnnxRunner(model, config, threads), LIMITS), asked, 1) for threads in (1, 2))
+    assert list(map(ids_of, one)) == list(map(ids_of, two))
+
+
+@torch.inference_mode()
+def test_a_step_of_one_sequence_writes_nothing_but_its_own_slots():
+    model, config = make("qwen3")
+    pages = Pages(12, 4)
+    forward = Forward(OnnxRunner(model, config, 1), pages)
+    assert forward.runner.whole is not None
+    forward.pool.keys.uniform_()
+    forward.pool.values.uniform_()
+    sequence = Sequence(list(range(9)), 9, 12, pages=[9, 10, 11])  # to the very end of the pool
+    before = forward.pool.keys.clone(), forward.pool.values.clone()
+    forward([Piece(sequence, 2, 7)])
+    for own, held in zip(before, (forward.pool.keys, forward.pool.values), strict=True):
+        changed = (own != held).any(-1).all(0).all(0).nonzero().flatten().tolist()
+        assert changed == list(range(36 + 2, 36 + 9))
+        assert (own != held).any(-1).any(0).any(0).sum() == 7
+
+
 def check_scores(bound: float, accuracy: int, **settings) -> None:
     """The named check: scores of a decoder of 4-bit matrices, beside those of its own modules."""
     from test_engine import SIZES as OTHERS

@@ -47,7 +47,7 @@ def blocks4(held: Matrix) -> Blocks:
 
 
 def product(graph: Graph, form: Form, name: str, held: Blocks, x: str) -> str:
-    """x [T, I] times the transposed matrix, and its bias: [T, O]."""
+    """x [T, I] times the transposed matrix, and its bias: [T, O]. Both products end in one sum, made in place."""
     made = linear(graph, form, name, held.integers, x)
     if held.middle is None:
         return made
@@ -55,4 +55,4 @@ def product(graph: Graph, form: Form, name: str, held: Blocks, x: str) -> str:
     apart = graph.once(("apart", x), "Reshape", x, graph.ints(-1, groups, BLOCK))
     sums = graph.once(("sums", x), "ReduceSum", apart, graph.ints(-1), keepdims=0)
     middle = vector(graph, f"{name}.middle", np.ascontiguousarray(held.middle.T, dtype=np.float32))
-    return graph.add("Add", made, graph.add("MatMul", sums, middle))
+    return graph.add("Gemm", sums, middle, made)

@@ -23,10 +23,13 @@ AS_ASKED = 1  # the store grows by what is asked for, not to the next power of t
 
 
 class Bound:
-    """One graph. The tensors of a run are on the CPU and contiguous, and must be there until it is over."""
+    """One graph. The tensors of a run are on the CPU and contiguous, and must be there until it is over.
 
-    def __init__(self, graph: Graph, path: Path, threads: int) -> None:
-        self.session = _session(graph, path, threads)
+    `awake`: microseconds that a thread looks out for its next share of a run before it sleeps.
+    """
+
+    def __init__(self, graph: Graph, path: Path, threads: int, awake: int = 0) -> None:
+        self.session = _session(graph, path, threads, awake)
         self._binding = self.session.io_binding()
         self._places: dict[str, tuple[int, torch.Size]] = {}
 
@@ -46,13 +49,16 @@ class Bound:
         self._binding.bind_output(f"{name}.out", "cpu", 0, np.float32, list(shape), place)
 
 
-def _session(graph: Graph, path: Path, threads: int) -> Any:
+def _session(graph: Graph, path: Path, threads: int, awake: int) -> Any:
     import onnxruntime
 
     _share_store()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(awake > 0)))
+    if awake:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(awake))
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # at the end of a run
     options.add_session_config_entry("session.use_env_allocators", "1")
     with writing(graph, path) as written:
         return onnxruntime.InferenceSession(str(written), options, providers=["CPUExecutionProvider"])

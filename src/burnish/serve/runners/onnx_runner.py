@@ -18,7 +18,7 @@ from burnish.export.onnx_matrix import Matrix
 from burnish.models.decoder import Decoder
 from burnish.serve.runners.onnx_bound import Bound
 from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of
-from burnish.serve.runners.onnx_whole import HEADS, Whole, whole_graph
+from burnish.serve.runners.onnx_whole import HEADS, soonest, whole_graph
 from burnish.serve.runners.runner import Made
 
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
@@ -54,7 +54,7 @@ class OnnxRunner:
         whole = small and config.head_dim % HEADS == 0
         with tempfile.TemporaryDirectory() as folder:
             self.graphs = [Bound(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
-            self.whole = Whole(whole_graph(parts), config, Path(folder) / "whole.onnx", threads) if whole else None
+            self.whole = soonest(whole_graph(parts), config, Path(folder) / "whole.onnx", threads) if whole else None
 
     @property
     def bytes(self) -> int:
