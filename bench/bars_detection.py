@@ -38,4 +38,14 @@ DETECTION = (
         ("... scores apart", "score", None, 1e-3, ""),
         ("... boxes compared", "boxes", 1, None, ""),
     ),
+    *rows(
+        "detection",
+        "annotations",
+        "bench/annotations.py",
+        ("boxes of photos through any two of four forms and back: sides apart", "apart", None, 1e-6, "px"),
+        ("... chains of forms", "chains", 12, None, ""),
+        ("... boxes", "boxes", None, None, ""),
+        ("broken annotations named in one line", "broken.named", 20, None, ""),
+        ("... not named", "broken.wrong", 0, 0, ""),
+    ),
 )
