@@ -13,7 +13,7 @@ from burnish.serve.engine import Engine, Limits, Output, Request
 from burnish.serve.runners.runner import Made
 from burnish.serve.sampling import Sampling
 from burnish.serve.speculative.forced import ForcedDraft
-from burnish.serve.speculative.gate import BUDGET, GRACE, LENGTHS, Gate
+from burnish.serve.speculative.gate import BUDGET, GRACE, LENGTHS, LONG, Acceptance, Gate
 from burnish.serve.speculative.speculator import Speculator
 from burnish.speculation import best_length
 
@@ -164,6 +164,17 @@ def test_what_may_be_lost_is_bounded_whatever_is_expected():
     most = max(LENGTHS) * 0.3 + flat(1 + max(LENGTHS))
     assert runner.now - began <= NEW * (1 + BUDGET) + GRACE + most
     assert "though faster by what was measured" in engine.speculator.summary()
+
+
+def test_a_longer_round_that_did_badly_once_is_tried_again():
+    """What no round offers any more is forgotten: its place is taken to be as good as the others."""
+    acceptance = Acceptance()
+    for _ in range(5):
+        acceptance.add(2, 1, LONG)
+    assert acceptance.hazards(2)[1] < 0.5
+    for _ in range(200):
+        acceptance.add(1, 1, LONG)
+    assert acceptance.hazards(2) == pytest.approx([1, 1], abs=0.06)
 
 
 @pytest.mark.sabotage

@@ -39,6 +39,10 @@ class Acceptance:
             fade = min(1.0, memory / tried) if tried else 1.0
             self.tried[place] = tried * fade + 1
             self.stood[place] = self.stood.get(place, 0.0) * fade + (place < stood)
+        for place in self.tried:  # a longer round that did badly once is forgotten, so that it is tried again
+            if place >= offered:
+                self.tried[place] *= 1 - 1 / memory
+                self.stood[place] *= 1 - 1 / memory
 
     @property
     def pooled(self) -> float:
