@@ -16,6 +16,7 @@ from bars_fp8 import FP8
 from bars_models import MODELS
 from bars_practice import PRACTICE
 from bars_serving import ATTENTION, DRAFTING, SERVING
+from bars_speculation import SPECULATION
 from bars_vision import VISION
 
 RESULTS = Path(__file__).parent / "results"
@@ -245,6 +246,7 @@ BARS = (
     *SERVING,
     *ATTENTION,
     *DRAFTING,
+    *SPECULATION,
 )
 
 
