@@ -19,7 +19,7 @@ def digits_detector() -> VisionRecipe:
         augment=CHANGES,
         optim=OPTIM.model_copy(update={"lr": 4e-3}),
         schedule=Schedule(kind="cosine", warmup_steps=30, min_lr_ratio=0.02),
-        train=Train(steps=1500, global_batch=16, micro_batch=16, eval_every=250, checkpoint_every=500, keep=1),
-        prune=Prune(target=0.4, retrain_steps=1200, max_drop=0.05),
+        train=Train(steps=1500, global_batch=16, micro_batch=16, eval_every=300, checkpoint_every=500, keep=1),
+        prune=Prune(target=0.4, retrain_steps=1600, max_drop=0.06),
         int8=Int8(used=True, max_drop=0.01),
     )
