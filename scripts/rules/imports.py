@@ -111,6 +111,7 @@ LAYERS = (
         "cli_predict",
         "cli_record",
         "cli_serve",
+        "cli_answers",
         "cli_speculate",
         "cli",
         "__main__",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from burnish.cli_answers import Options as AnswerOptions
+from burnish.cli_answers import answers
 from burnish.cli_record import verb
 from burnish.cli_serve import bytes_of, check_choices, threads
 from burnish.errors import BudgetNotMet, UserError
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from burnish.serve.engine import Engine
     from burnish.serve.served import Served
 
-speculate = typer.Typer(help="Whether a draft pays.", no_args_is_help=True)
+speculate = typer.Typer(help="Whether a draft pays, and what one learns from.", no_args_is_help=True)
 STEP = 256  # tokens of a step, more where the rows asked for need them
 
 
@@ -115,5 +117,5 @@ def _prompts(options: Options, served: Served) -> list[tuple[int, ...]]:
     return cut(options.text, served.prompt_of, options.prompt_tokens, options.prompts)
 
 
-speculate.callback()(lambda: None)  # so that `advise` stays a word of its own while it is the only one
 speculate.command("advise")(verb(advise, Options))
+speculate.command("answers")(verb(answers, AnswerOptions))

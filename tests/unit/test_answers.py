@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from burnish.cli import code_of
 from burnish.data.chat import Conversations
 from burnish.errors import UserError
 from burnish.recipe_files import load
@@ -59,3 +60,16 @@ def test_the_recipe_of_a_draft_has_its_targets_words_and_positions():
     conversations = Conversations.open(draft.data.train)
     assert conversations.count() == 256
     assert all(one.messages[-1]["role"] == "assistant" for one in conversations.documents())
+
+
+def test_the_verb_reads_questions_and_writes_answers(model, tmp_path, capsys):
+    asked, out = tmp_path / "asked.txt", tmp_path / "answers.jsonl"
+    asked.write_text("\n".join([*QUESTIONS, "", QUESTIONS[0]]))
+    words = ["--new-tokens", str(MOST), "--runner", "torch", "--memory", "16MiB"]
+    assert code_of(["speculate", "answers", str(model), str(asked), str(out), *words]) == 0
+    assert "asked 3 questions" in capsys.readouterr().out
+    assert Conversations.open([out]).count() == len(QUESTIONS)
+    out.unlink()
+    for path, name in ((tmp_path / "none.txt", "answers.jsonl"), (asked, "answers.txt")):
+        assert code_of(["speculate", "answers", str(model), str(path), str(tmp_path / name), *words]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["asked.txt"]
