@@ -77,9 +77,10 @@ def differences(found: Found) -> Iterator[str]:
         return
     first = found.apart[0]
     what = f"{counted(len(found.apart), 'text')} differ{'' if len(found.apart) > 1 else 's'} with the draft"
+    close = f"the two tokens are {first.gap:.1g} apart in log probability" if first.gap is not None else "no near tie"
     yield (
-        f"{what}: first text {first.text + 1} at token {first.place + 1}, where the two likeliest are {first.gap:.1g} apart in "
-        f"log probability; products of more rows round differently. With --exact they do not"
+        f"{what}: text {first.text + 1} first, at token {first.place + 1}, {close}. Products of more rows round differently; "
+        f"with --exact they do not"
     )
 
 

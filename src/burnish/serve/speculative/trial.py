@@ -30,11 +30,11 @@ Tokens = tuple[int, ...]
 
 class Apart(NamedTuple):
     """Where a text written with a draft first differs: its number, the place, and how much likelier (in log probability) the
-    token is that was written without."""
+    token is that was written without; None where the other is not among the two likeliest."""
 
     text: int
     place: int
-    gap: float
+    gap: float | None
 
 
 class Found(NamedTuple):
@@ -196,8 +196,9 @@ def apart(plain: Sequence[Text], drafted: Sequence[Text], options: Sampling) -> 
     """Where texts differ; none where tokens are drawn, as those may."""
     found = []
     for number, (one, other) in enumerate(zip(plain, drafted, strict=True)):
-        places = [k for k, (own, theirs) in enumerate(zip(one.tokens, other.tokens, strict=False)) if own != theirs]
+        places = [k for k, (own, new) in enumerate(zip(one.tokens, other.tokens, strict=False)) if own != new]
         if places and options.temperature == 0:
             own, likeliest = one.logprobs[places[0]]
-            found.append(Apart(number, places[0], own - likeliest.get(other.tokens[places[0]], -float("inf"))))
+            theirs = likeliest.get(other.tokens[places[0]])
+            found.append(Apart(number, places[0], None if theirs is None else own - theirs))
     return found
