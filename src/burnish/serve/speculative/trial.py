@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """What was written after a prompt, and of each token its log probability and those of the two likeliest."""
+    """What was written after a prompt, and where asked for each token's log probability and those of the likeliest."""
 
     tokens: Tokens
     logprobs: tuple[tuple[float, dict[int, float]], ...]
@@ -74,7 +74,7 @@ def trial(
     assert speculator is not None
     engine.speculator = None
     tell("writing without the draft")
-    plain = write(engine, prompts, options, most)
+    plain = write(engine, prompts, options, most, top=2)
     engine.speculator, speculator.fixed, speculator.counts = speculator, LENGTHS[-1], Counts()
     tell("writing with the draft")
     drafted = write(engine, prompts, options, most)
@@ -89,14 +89,16 @@ def trial(
     )
 
 
-def write(engine: Engine, prompts: Sequence[Tokens], options: Sampling, rows: int) -> Run:
-    """Continue the prompts, `rows` at once."""
+def write(engine: Engine, prompts: Sequence[Tokens], options: Sampling, rows: int, top: int | None = None) -> Run:
+    """Continue the prompts, `rows` at once; with log probabilities of the `top` likeliest tokens where they are asked for."""
     outputs: list[list[Output]] = [[] for _ in prompts]
     waiting, tokens, seconds = list(enumerate(prompts)), 0, 0.0
     while waiting or engine.busy:
         while waiting and len(engine.schedule.running) + len(engine.schedule.waiting) < rows:
             number, prompt = waiting.pop(0)
-            engine.submit(Request(prompt, replace(options, seed=options.seed + number), top=2), outputs[number].append)
+            engine.submit(
+                Request(prompt, replace(options, seed=options.seed + number), top=top), outputs[number].append
+            )
         reads = bool(engine.schedule.waiting) or any(one.left > 1 for one in engine.schedule.running)
         before, began = _count(outputs), time.perf_counter()
         engine.step()
