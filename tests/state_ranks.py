@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from safetensors import safe_open
 
 import zero_ranks
@@ -54,6 +55,11 @@ def mapped(name: str, tied: bool = True, **settings: Any) -> tuple[Recipe, int]:
     }
     recipe = zero_ranks.make_recipe("even", tied, 1, asked.get("zero", 0), **rows, **parallel, **settings)
     return recipe, recipe.parallel.world
+
+
+def dtype_of(recipe: Recipe) -> torch.dtype:
+    """Float64 where a recipe allows it: then only what is wrong differs, not the order of sums over many steps."""
+    return torch.float64 if recipe.precision.compute == "fp32" else torch.float32
 
 
 def steps(first: int, count: int) -> list[list[Batch]]:
@@ -107,7 +113,7 @@ def stretch(
     with breaking:
         crew = started_crew()
         index, count = data_place(recipe, crew.rank)
-        trainable = zero_ranks.make_trainable(recipe, seed=0 if old is None else 7)
+        trainable = zero_ranks.make_trainable(recipe, seed=0 if old is None else 7, dtype=dtype_of(recipe))
         fill_state(trainable.optimizer)
         if old is not None:
             load_checkpoint(old, trainable, {}, crew)

@@ -70,9 +70,11 @@ def make_batches(count: int, vocab: int, labels: list[int] | None = None, seed: 
     return batches
 
 
-def make_trainable(recipe: Recipe, distributed: bool = True, seed: int = 0) -> Trainable:
+def make_trainable(
+    recipe: Recipe, distributed: bool = True, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Trainable:
     """The trainable of this rank, or of one process."""
-    loss = LanguageModelLoss(Decoder(recipe.model, torch.Generator().manual_seed(seed)))
+    loss = LanguageModelLoss(Decoder(recipe.model, torch.Generator().manual_seed(seed)).to(dtype))
     plain = plain_trainable(loss, build_optimizer(loss, recipe.optim), recipe.optim.clip)
     return apply.apply(recipe, plain) if distributed else plain
 
