@@ -88,6 +88,15 @@ def test_a_claim_that_does_not_hold_exits_with_1(
     assert printed.err == "burnish: did not hold here: zero\n"
 
 
+def test_all_claims_are_measured_and_told_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    blank = dict.fromkeys(("statement", "varied", "held", "expected", "measured", "why", "source", "code"), "")
+    monkeypatch.setattr(burnish.prove, "_measure", lambda name: Verdict(claim=name, holds=True, **blank))
+    assert [verdict.claim for verdict in burnish.prove.prove()] == claims()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[0] == f"prove 0/{len(claims())}  {claims()[0]}"
+    assert printed.out == ""
+
+
 def check_holds(module: object) -> None:
     """The named check of the breaks below."""
     assert module.measure().holds  # type: ignore[attr-defined]

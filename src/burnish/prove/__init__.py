@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from burnish.errors import UserError, nearest
+from burnish.progress import Screen
 from burnish.prove.claim import Verdict
 
 
@@ -19,11 +20,18 @@ def claims() -> list[str]:
 
 
 def prove(claim: str | None = None) -> list[Verdict]:
-    """Measure one claim, or all. Raises UserError for an unknown name."""
+    """Measure one claim, or all and say on standard error how far it is. Raises UserError for an unknown name."""
     names = claims()
     if claim is not None and claim not in names:
         raise UserError(f"claim {claim!r}: {nearest(claim, names)}")
-    return [_measure(name) for name in ([claim] if claim else names)]
+    if claim is not None:
+        return [_measure(claim)]
+    found: list[Verdict] = []
+    with Screen().task("prove") as watch:
+        for name in names:
+            watch(len(found), len(names), name)
+            found.append(_measure(name))
+    return found
 
 
 def _measure(name: str) -> Verdict:
