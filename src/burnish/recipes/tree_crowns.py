@@ -17,7 +17,7 @@ def tree_crowns() -> VisionRecipe:
             train=("tree-crowns/train",), test=("tree-crowns/test",), validation_fraction=0.15, patch=(128, 128)
         ),
         augment=Augment(rotate=0.0, flip=(True, True), scale=0.2, shift=0.0, bias=0.0, blur=0.2),
-        optim=OPTIM.model_copy(update={"lr": 1.5e-3}),
+        optim=OPTIM.model_copy(update={"lr": 1e-3}),
         schedule=Schedule(kind="cosine", warmup_steps=20, min_lr_ratio=0.02),
         train=Train(
             steps=400,
