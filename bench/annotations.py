@@ -45,7 +45,7 @@ def main() -> None:
             write(read(there), first, place / f"{there.name}-{first}")
             values["apart"] = max(values["apart"], apart(trees, read(place / f"{there.name}-{first}")))
             values["chains"] += 1
-    broken = "tests/unit/test_annotations.py::test_what_is_broken_is_named_in_one_line"
+    broken = "tests/unit/test_broken_annotations.py::test_what_is_broken_is_named_in_one_line"
     count, wrong = run_tests("annotations", broken)
     values |= {"broken.named": count - wrong, "broken.wrong": wrong}
     print(record("annotations", values), values)
