@@ -45,7 +45,8 @@ def _of_photo(photo: Picture, number: int, learned: bool) -> Iterator[Made]:
 
 
 def _smaller(box: Box) -> Box:
-    return Box(box.label, *(side / SMALLER for side in (box.x, box.y, box.width, box.height)), crowd=box.crowd)
+    left, top, width, height = (side / SMALLER for side in (box.x, box.y, box.width, box.height))
+    return Box(box.label, left, top, width, height, box.crowd)
 
 
 def _pieces(first: int, end: int) -> list[tuple[int, int]]:
