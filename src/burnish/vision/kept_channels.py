@@ -90,7 +90,18 @@ def apply(model: nn.Module, kept: Kept) -> nn.Module:
                     store[name], touched = cut[id(tensor)], True
         if touched:
             _resize(module)
+    _rename_plain_norms(model)
     return model
+
+
+def _rename_plain_norms(model: nn.Module) -> None:
+    """Tell instance norms without weights the width of the convolution before them: all they do with it is warn."""
+    width = None
+    for module in model.modules():
+        if isinstance(module, nn.modules.conv._ConvNd):
+            width = module.out_channels
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and not module.affine and width is not None:
+            module.num_features = width
 
 
 def _cut(tensor: Tensor, dims: Mapping[int, tuple[int, tuple[int, ...]]]) -> Tensor:
