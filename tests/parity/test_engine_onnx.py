@@ -57,7 +57,8 @@ def test_threads_that_were_measured_write_the_same():
 
 
 @torch.inference_mode()
-def test_a_step_of_one_sequence_writes_nothing_but_its_own_slots():
+def check_own_slots() -> None:
+    """The named check: a step of one sequence changes the slots of its new tokens in every layer and head, and no other."""
     model, config = make("qwen3")
     pages = Pages(12, 4)
     forward = Forward(OnnxRunner(model, config, 1), pages)
@@ -71,6 +72,20 @@ def test_a_step_of_one_sequence_writes_nothing_but_its_own_slots():
         changed = (own != held).any(-1).all(0).all(0).nonzero().flatten().tolist()
         assert changed == list(range(36 + 2, 36 + 9))
         assert (own != held).any(-1).any(0).any(0).sum() == 7
+
+
+def test_a_step_of_one_sequence_writes_nothing_but_its_own_slots():
+    check_own_slots()
+
+
+@pytest.mark.sabotage
+def test_sabotage_every_sequence_begins_at_the_first_slot(monkeypatch):
+    from burnish.serve.runners.onnx_whole import Whole
+
+    plain = Whole._lie
+    monkeypatch.setattr(Whole, "_lie", lambda self, pool, slot: plain(self, pool, 0))
+    with pytest.raises(AssertionError):
+        check_own_slots()
 
 
 def check_scores(bound: float, accuracy: int, **settings) -> None:
