@@ -26,7 +26,7 @@ from burnish.serve.speculative.ngram import NgramDraft
 from burnish.serve.speculative.skipped import skipped
 from record import record
 
-VOCAB, PROMPTS, LONGEST, NEW, GUESSES = 256, 200, 60, 32, 4
+VOCAB, PROMPTS, LONGEST, NEW, GUESSES = 48, 200, 60, 32, 4
 KINDS, AT_ONCE = ("model", "ngram", "skip"), (1, 8)
 WORDS, DRAWS, OWN_DRAWS = 11, 10_000, 1000
 SAMPLINGS = [
