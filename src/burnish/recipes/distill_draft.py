@@ -29,6 +29,6 @@ def distill_draft() -> Recipe:
         ),
         optim=Optim(lr=4e-3, weight_decay=0.1),
         schedule=Schedule(kind="cosine", warmup_steps=20, min_lr_ratio=0.05),
-        train=Train(steps=300, global_batch=4, micro_batch=4, eval_every=100, checkpoint_every=100, keep=1),
+        train=Train(steps=360, global_batch=4, micro_batch=4, eval_every=120, checkpoint_every=120, keep=1),
         export=Export(dtype="float32"),
     )
