@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from small_folder import made_folder, refused, sharded, weights
 
+from burnish.errors import UserError
 from burnish.load import safetensors_file
 from burnish.load.folder import open_folder
 
@@ -193,3 +194,9 @@ def test_links_that_may_lead_anywhere_are_noticed(folder, tmp_path, monkeypatch)
     monkeypatch.setattr(Path, "is_relative_to", lambda path, home: True)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_a_link_that_leaves_the_folder(folder, tmp_path, "config.json")
+
+
+def test_a_network_of_vision_is_no_language_model(tmp_path):
+    (tmp_path / "network.json").write_text("{}")
+    with pytest.raises(UserError, match="is a network of vision; use it with `burnish predict`"):
+        open_folder(tmp_path)

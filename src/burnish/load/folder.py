@@ -58,6 +58,8 @@ def _opened(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; a model folder holds {CONFIG} and {SINGLE}")
     if not there(folder, CONFIG):
+        if there(folder, "network.json"):
+            raise UserError(f"{folder}: is a network of vision; use it with `burnish predict`")
         raise UserError(f"{folder / CONFIG}: no such file; a model folder holds {CONFIG} and {SINGLE}")
     config = _settings(folder, CONFIG)
     kind, tensors = _tensors(folder)
