@@ -70,6 +70,10 @@ class Gate:
         self.lost, self.total = 0.0, 0.0  # seconds
         self.written = Mean(FIRST_LENGTH, 1)
         self._plain, self._since_probe, self._since_plain = 0, APART, 0
+        self._settled, self._looked = (
+            0,
+            0,
+        )  # sequences that it was last found not to pay for, and the plain steps until then
 
     def expected(self, sequences: int, length: int, acceptance: float | None = None) -> float:
         """Times as fast as without, where each sequence gets `length` guesses."""
@@ -82,6 +86,9 @@ class Gate:
 
     def next(self, sequences: int, behind: int = 0) -> int:
         """How many tokens to draft for each of `sequences`; 0: a plain step. `behind`: what must be read beforehand."""
+        if self._settled == sequences and self._plain - self._looked < APART:
+            return 0  # nothing was learned since it was found not to pay: a plain step costs no thought
+        self._settled, self._looked = 0, self._plain
         best = max(self.lengths, key=lambda length: self.expected(sequences, length))
         self.speedup = self.expected(sequences, best)
         allowed = BUDGET * self.total + GRACE * self.steps.plain(sequences)
@@ -98,7 +105,9 @@ class Gate:
         else:
             self.on, self.reason, self.length = True, "", best
             return best
-        return self._probe(sequences, behind, allowed)
+        length = self._probe(sequences, behind, allowed)
+        self._settled = 0 if length else sequences
+        return length
 
     def _probe(self, sequences: int, behind: int, allowed: float) -> int:
         """A short round where it could be worth something and there is time to lose."""
