@@ -70,10 +70,8 @@ class Gate:
         self.lost, self.total = 0.0, 0.0  # seconds
         self.written = Mean(FIRST_LENGTH, 1)
         self._plain, self._since_probe, self._since_plain = 0, APART, 0
-        self._settled, self._looked = (
-            0,
-            0,
-        )  # sequences that it was last found not to pay for, and the plain steps until then
+        # sequences that it was last found not to pay for, and the plain steps until then
+        self._settled, self._looked = 0, 0
 
     def expected(self, sequences: int, length: int, acceptance: float | None = None) -> float:
         """Times as fast as without, where each sequence gets `length` guesses."""
