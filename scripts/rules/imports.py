@@ -91,6 +91,7 @@ LAYERS = (
     ("vision.flow", "vision.learning", "vision.trained", "vision.deployed", "vision.smaller"),
     ("run",),
     ("prove",),
+    ("prove_page",),
     ("practice",),
     (
         "streams",

@@ -124,13 +124,20 @@ def report(run: Folder, json: Json = False) -> None:
 def prove(
     claim: Annotated[str | None, typer.Argument(help="One claim; all of them when left out.")] = None,
     json: Json = False,
+    html: Annotated[Path | None, typer.Option(help="Where to write the page; prove.html for all claims.")] = None,
 ) -> None:
     """Measure claims on this machine: technique on, technique off, the number, the verdict."""
     from burnish import prove as proofs
-    from burnish import show
+    from burnish import prove_page, show
 
+    place = html or (None if claim or json else Path("prove.html"))
+    if place is not None:
+        prove_page.check(place)
     verdicts = proofs.prove(claim)
     print(proofs.as_json(verdicts)) if json else show.verdicts(verdicts)
+    if place is not None:
+        prove_page.write(place, verdicts)
+        print(f"page: {place}", file=sys.stderr if json else sys.stdout)
     if failed := [verdict.claim for verdict in verdicts if not verdict.holds]:
         raise BurnishError(f"did not hold here: {', '.join(failed)}")
 
