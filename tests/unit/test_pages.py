@@ -104,6 +104,30 @@ def test_a_sequence_gets_neighbours_and_others_leave_it_room():
         assert held == list(range(held[0], held[0] + 8))
 
 
+def test_a_text_that_comes_again_and_goes_on_otherwise_lies_in_one_piece():
+    pages = Pages(16, 2)
+    first = fill(pages, [1, 2, 3, 4, 5, 6, 7, 8])
+    other = fill(pages, [9, 9, 9, 9])
+    pages.release(first)
+    pages.release(other)
+    again = pages.match([1, 2, 3, 4, 0])
+    assert again == first[:2]
+    for _ in range(3):
+        again.append(pages.take(again[-1]))
+    assert again == list(range(first[0], first[0] + 5))
+    assert pages.free == 16 - 5
+    assert pages.match([1, 2, 3, 4, 5, 6, 7]) == first[:2]  # what came after it is let go
+    assert pages.match([9, 9, 9]) == other[:1]  # what others wrote is not
+
+
+def test_a_continuation_that_somebody_reads_stays():
+    pages = Pages(16, 2)
+    first = fill(pages, [1, 2, 3, 4, 5, 6])
+    begun = pages.match([1, 2, 3, 4, 0])
+    assert pages.take(begun[-1]) not in first
+    assert pages.match([1, 2, 3, 4, 5, 6, 7]) == first
+
+
 @pytest.mark.sabotage
 def test_sabotage_a_page_known_by_its_own_tokens_alone():
     def alone(self, page, before, tokens):

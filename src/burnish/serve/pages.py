@@ -60,7 +60,13 @@ class Pages:
         return found
 
     def take(self, after: int | None = None) -> int:
-        """A page to write to, next to `after` if that is free. Raises Full."""
+        """A page to write to, next to `after` if that is free. Raises Full.
+
+        Where the text up to `after` has come again and goes on in another way, its former continuation gives way: a text that is
+        read as one piece is worth more than what was written after it once.
+        """
+        if after is not None:
+            self._make_way(after)
         if after is not None and after + 1 < self.count and self._empty[after + 1]:
             page = after + 1
         elif self._empty_count:
@@ -107,6 +113,20 @@ class Pages:
             self._forget(page)
             self._empty[page] = 1
             self._empty_count += 1
+
+    def _make_way(self, page: int) -> None:
+        """Empty the neighbours of a known page that continue it, one after another, as far as nobody holds them."""
+        chain = [page]
+        while chain[-1] in self._content and self._follows(chain[-1] + 1, chain[-1]):
+            chain.append(chain[-1] + 1)
+        for follower in chain[1:]:
+            del self._idle[follower]
+            self._forget(follower)
+            self._empty[follower] = 1
+            self._empty_count += 1
+
+    def _follows(self, page: int, before: int) -> bool:
+        return page in self._idle and self._content[page][0] == self.mark(before)
 
     def _forget(self, page: int) -> None:
         before, tokens, _ = self._content.pop(page)
