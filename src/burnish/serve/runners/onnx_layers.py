@@ -120,12 +120,17 @@ def closed(graph: Graph, form: Form, hold: Hold, block: Block, hidden: str, atte
     return x, product(graph, form, own("down"), hold(matrix_of("down", mlp.down)), inner)
 
 
-def opened(graph: Graph, form: Form, hold: Hold, block: Block, config: Any, normed: str) -> list[str]:
-    """Queries, keys and values of a layer, [T, heads * D], normed as its family does it."""
+def joined(graph: Graph, form: Form, hold: Hold, block: Block, normed: str) -> str:
+    """Queries, keys and values of a layer side by side, [T, (N + 2 K) * D], as one product."""
+    attention, name = block.attention, _names(graph)("qkv")
+    modules: tuple[nn.Module, ...] = (attention.q, attention.k, attention.v)
+    return product(graph, form, name, hold(stacked([matrix_of("qkv", module) for module in modules])), normed)
+
+
+def opened(graph: Graph, form: Form, block: Block, config: Any, whole: str) -> list[str]:
+    """Queries, keys and values apart, [T, heads * D], normed as the layer's family does it."""
     attention, size, own = block.attention, config.head_dim, _names(graph)
     counts = (config.heads, config.kv_heads, config.kv_heads)
-    modules: tuple[nn.Module, ...] = (attention.q, attention.k, attention.v)
-    whole = product(graph, form, own("qkv"), hold(stacked([matrix_of("qkv", module) for module in modules])), normed)
     parts = graph.add_many("Split", whole, graph.ints(*(count * size for count in counts)), outputs=3, axis=-1)
     for k, (name, module) in enumerate((("q_norm", attention.q_norm), ("k_norm", attention.k_norm))):
         if module is not None:
@@ -140,7 +145,7 @@ def _opened(graph: Graph, form: Form, hold: Hold, block: Block, config: Any, giv
     x, normed = given
     graph.input("positions", INT64, (1, "tokens"))
     graph.output(x, "hidden_out", FLOAT, ("tokens", config.hidden))
-    parts = opened(graph, form, hold, block, config, normed)
+    parts = opened(graph, form, block, config, joined(graph, form, hold, block, normed))
     for name, part, count in zip("qkv", parts, (config.heads, config.kv_heads, config.kv_heads), strict=True):
         if name != "v" and not config.traits.learned_positions:
             part = _turned(graph, config, part, count)

@@ -22,9 +22,9 @@ from burnish.export.onnx_linear import linear
 from burnish.export.onnx_parts import add_norm
 from burnish.models.decoder import Block
 from burnish.serve.runners.onnx_bound import Bound
-from burnish.serve.runners.onnx_layers import OPSET, Parts, closed, embedded, opened, turns
+from burnish.serve.runners.onnx_layers import OPSET, Parts, closed, embedded, joined, opened, turns
 
-CACHES = ("keys", "values")
+CACHES, QKV = ("keys", "values"), ("queries", "keys", "values")
 AWAKE, TIMES = 50, 9  # microseconds, longer than an operator that one thread does takes; measured steps
 HEADS = 16  # what the operator of attention wants sizes of heads to be a multiple of
 
@@ -44,7 +44,9 @@ def whole_graph(parts: Parts) -> Graph:
         assert isinstance(block, Block)
         graph.scope = str(layer)
         normed, x = add_norm(graph, form, f"{layer}.norm", block.attention_norm, x, more)
-        given = opened(graph, form, hold, block, config, normed)
+        given = [joined(graph, form, hold, block, normed)]
+        if config.traits.qk_norm:
+            given = opened(graph, form, block, config, *given)
         attended = _attended(graph, config, layer, given, [*lengths, *turned])
         x, more = closed(graph, form, hold, block, x, attended)
     graph.scope = "end"
@@ -57,7 +59,7 @@ def whole_graph(parts: Parts) -> Graph:
 
 
 def _attended(graph: Graph, config: ModelConfig, layer: int, given: Sequence[str], seen: Sequence[str]) -> str:
-    """Attention [T, N * D] over the pool, to which keys and values are added in place."""
+    """Attention [T, N * D] over the pool, to which keys and values are added in place; they are given apart or side by side."""
     shape = (1, config.kv_heads, "room", config.head_dim)
     held = [graph.input(f"{name}.{layer}", FLOAT, shape) for name in CACHES]
     alone = [graph.add("Unsqueeze", part, graph.ints(0)) for part in given]
@@ -65,6 +67,7 @@ def _attended(graph: Graph, config: ModelConfig, layer: int, given: Sequence[str
     made = graph.add_many(
         "GroupQueryAttention",
         *alone,
+        *("" for _ in QKV[len(alone) :]),
         *held,
         *seen,
         outputs=[f"{layer}/attended", *(f"{name}.{layer}/out" for name in CACHES)],
