@@ -120,6 +120,18 @@ def test_a_text_that_comes_again_and_goes_on_otherwise_lies_in_one_piece():
     assert pages.match([9, 9, 9]) == other[:1]  # what others wrote is not
 
 
+def test_texts_lie_in_one_piece_when_the_pool_is_full_of_others_and_what_is_often_read_stays():
+    pages, shared = Pages(64, 2), [1, 2, 3, 4]
+    for number in range(40):
+        found = pages.match([*shared, 0])
+        assert len(found) == (2 if number else 0)
+        held = fill(pages, [*shared, *range(1000 * number + 10, 1000 * number + 10 + 32)])
+        own = held[len(found) :]
+        assert own == list(range(own[0], own[0] + len(own))), number
+        pages.release(found)
+        pages.release(held)
+
+
 def test_a_continuation_that_somebody_reads_stays():
     pages = Pages(16, 2)
     first = fill(pages, [1, 2, 3, 4, 5, 6])

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 ROOT = 0  # what comes before a first page
+PARTS = 8  # of the pool: one is made empty at once where all of it is known
 
 
 class Full(Exception):
@@ -31,6 +32,8 @@ class Pages:
         self._known: dict[tuple[int, tuple[int, ...]], int] = {}  # (what came before, tokens) -> page
         self._content: dict[int, tuple[int, tuple[int, ...], int]] = {}  # page -> (before, tokens, its own mark)
         self._marks = ROOT
+        self._released = [0] * count  # when each became free, by a clock of releases
+        self._clock = 0
 
     @property
     def free(self) -> int:
@@ -60,32 +63,36 @@ class Pages:
         return found
 
     def take(self, after: int | None = None) -> int:
-        """A page to write to, next to `after` if that is free. Raises Full.
+        """A page to write to, next to `after` if that may be. Raises Full.
 
-        Where the text up to `after` has come again and goes on in another way, its former continuation gives way: a text that is
-        read as one piece is worth more than what was written after it once.
+        What is read as one piece is read faster, so a neighbour gives way whose content nobody holds: the former continuation of a
+        text that goes on in another way now, and what has not been used for long.
         """
+        page = self.count if after is None else after + 1
         if after is not None:
             self._make_way(after)
-        if after is not None and after + 1 < self.count and self._empty[after + 1]:
-            page = after + 1
-        elif self._empty_count:
+        if page in self._idle and self._stale(page):
+            self._let_go(page)
+        if page >= self.count or not self._empty[page]:
+            if (
+                not self._empty_count
+            ):  # several at once, which are neighbours mostly: the tail of a text that was let go
+                for _ in range(min(len(self._idle), max(1, self.count // PARTS))):
+                    self._let_go(next(iter(self._idle)))
+            if not self._empty_count:
+                raise Full
             page = self._roomiest()
-        elif self._idle:
-            page, _ = self._idle.popitem(last=False)
-            self._forget(page)
-        else:
-            raise Full
-        if self._empty[page]:
-            self._empty[page] = 0
-            self._empty_count -= 1
+        self._empty[page] = 0
+        self._empty_count -= 1
         self._held[page] = 1
         return page
 
     def release(self, pages: Sequence[int]) -> None:
         """Give pages back, those of a sequence in its order; known ones are kept as long as there is room, tails first to go."""
+        self._clock += 1
         for page in reversed(pages):
             self._held[page] -= 1
+            self._released[page] = self._clock
             if self._held[page] == 0:
                 if page in self._content:
                     self._idle[page] = None
@@ -109,24 +116,30 @@ class Pages:
     def forget(self) -> None:
         """Let go of what is known of pages that nobody holds: the next prompt is computed from its beginning."""
         while self._idle:
-            page, _ = self._idle.popitem()
-            self._forget(page)
-            self._empty[page] = 1
-            self._empty_count += 1
+            self._let_go(next(iter(self._idle)))
 
     def _make_way(self, page: int) -> None:
-        """Empty the neighbours of a known page that continue it, one after another, as far as nobody holds them."""
+        """Let go of the neighbours of a known page that continue it, one after another, as far as nobody holds them."""
         chain = [page]
         while chain[-1] in self._content and self._follows(chain[-1] + 1, chain[-1]):
             chain.append(chain[-1] + 1)
         for follower in chain[1:]:
-            del self._idle[follower]
-            self._forget(follower)
-            self._empty[follower] = 1
-            self._empty_count += 1
+            self._let_go(follower)
 
     def _follows(self, page: int, before: int) -> bool:
         return page in self._idle and self._content[page][0] == self.mark(before)
+
+    def _stale(self, page: int) -> bool:
+        """Whether a free page was last used in the first half of the time that free pages go back."""
+        oldest = self._released[next(iter(self._idle))]
+        return 2 * self._released[page] <= oldest + self._clock
+
+    def _let_go(self, page: int) -> None:
+        """Make a free page an empty one."""
+        del self._idle[page]
+        self._forget(page)
+        self._empty[page] = 1
+        self._empty_count += 1
 
     def _forget(self, page: int) -> None:
         before, tokens, _ = self._content.pop(page)
@@ -144,4 +157,4 @@ class Pages:
                 best, length = start, end - start
             start = self._empty.find(1, end)
         # Behind the first page comes whoever holds the page before it: leave that one half of a large gap.
-        return best + length // 2 if best > 0 and length > 2 else best
+        return best + length // 2 if best > 0 and self._held[best - 1] and length > 2 else best
