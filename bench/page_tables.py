@@ -141,22 +141,23 @@ def encoders_table() -> Iterator[str]:
     yield from (f"| {what} | {value} |" for what, value in rows.items())
 
 
-def segmentation_table() -> Iterator[str]:
-    """Dice of every step of brain-extraction on the unseen head, and files in 8 bits beside their own in float32."""
-    values = made("brain_extraction")["values"]
+def vision_table(result: str, cut: str, scores: dict[str, str]) -> Iterator[str]:
+    """Every step of a vision recipe on what was never seen, and files in 8 bits beside their own in float32."""
+    values = made(result)["values"]
     steps = {
         "trained": "trained",
-        "cut": "half of the channels cut, nothing else",
+        "cut": f"{cut} of the channels cut, nothing else",
         "reestimated": "... normalisation measured again, no training",
         "pruned": "pruned, trained on",
         "control": "control: whole, trained on as long",
         "trained.int8": "trained, 8 bits",
         "pruned.int8": "pruned, 8 bits",
     }
-    yield "| network | Dice, unseen head | bytes of the file, of the same in float32 |"
-    yield "|---|---|---|"
+    yield f"| network | {' | '.join(scores.values())} | bytes of the file, of the same in float32 |"
+    yield "|---|" + "---|" * (1 + len(scores))
     for key, what in steps.items():
-        yield f"| {what} | {values[f'{key}.dice']:.3f} | {shown(values.get(f'{key}.bytes'), 2)} |"
+        found = " | ".join(shown(values[f"{key}.{name}"], 3) for name in scores)
+        yield f"| {what} | {found} | {shown(values.get(f'{key}.bytes'), 2)} |"
 
 
 def compression_table() -> Iterator[str]:
@@ -204,7 +205,8 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "plan": plan_block,
     "encoders": encoders_table,
     "compression": compression_table,
-    "segmentation": segmentation_table,
+    "segmentation": lambda: vision_table("brain_extraction", "half", {"dice": "Dice, unseen head"}),
+    "detection": lambda: vision_table("digits_detector", "40 %", {"map": "mAP", "map50": "mAP50"}),
     "claims": claims_table,
     "beside": lambda: beside.table(made),
 }
