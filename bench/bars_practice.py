@@ -35,4 +35,14 @@ PRACTICE = (
         ("... claims that did not hold", "not_held", 0, 0, ""),
         ("... passes whose verdicts differ from the first's", "verdicts_changed", 0, 0, ""),
     ),
+    *rows(
+        "practice",
+        "newcomer",
+        "bench/newcomer.py",
+        ("a newcomer's first commands in a clean clone: failed", "failed", 0, 0, ""),
+        ("... scripts/demo, environment and all", "demo.seconds", None, None, "s"),
+        ("... burnish prove", "prove.seconds", None, None, "s"),
+        ("... own text", "own_text.seconds", None, None, "s"),
+        ("... own pictures", "own_pictures.seconds", None, None, "s"),
+    ),
 )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from burnish.export.onnx_choices import Choices
     from burnish.models.decoder import Decoder
 
+VISION = ("monai", "nibabel", "pydicom", "nrrd", "PIL", "scipy", "torch_pruning", "pycocotools")
+
 
 def require_torch(verb: str) -> None:
     """Raises MissingExtra naming the first package of the train extra that is not installed."""
@@ -28,7 +30,7 @@ def require_torch(verb: str) -> None:
 
 def require_vision(verb: str) -> None:
     """Raises MissingExtra naming the first package of the vision extra that is not installed."""
-    for package in ("torch", "safetensors", "monai", "nibabel", "pydicom", "nrrd", "PIL", "scipy"):
+    for package in ("torch", "safetensors", *VISION):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(verb, "vision", package)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -53,3 +54,16 @@ def test_a_page_is_written_of_what_was_measured(
     assert Path("one.html").exists()
     assert code_of(["prove", "zero", "--html", "missing/one.html"]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_what_is_not_installed_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "monai" else find(name))
+    monkeypatch.setattr(prove, "_measure", lambda name: MADE)
+    for words, what in ((["prove"], "prove"), (["prove", "pruning"], "prove pruning")):
+        assert code_of(words) == 2
+        said = f"burnish: {what} needs monai, which is not installed; install it with: pip install 'burnish[vision]'\n"
+        assert capsys.readouterr().err == said
+    assert code_of(["prove", "zero"]) == 0

@@ -11,6 +11,11 @@ from burnish.errors import UserError, nearest
 from burnish.progress import Screen
 from burnish.prove.claim import Verdict
 
+PLANNED, VISION = (
+    {"mapping"},
+    {"pruning", "segmentation"},
+)  # claims that need no torch, and those that need networks of images
+
 
 def claims() -> list[str]:
     """Names of the claims that can be measured."""
@@ -20,10 +25,14 @@ def claims() -> list[str]:
 
 
 def prove(claim: str | None = None) -> list[Verdict]:
-    """Measure one claim, or all and say on standard error how far it is. Raises UserError for an unknown name."""
+    """Measure one claim, or all and say on standard error how far it is.
+
+    Raises UserError for an unknown name, and MissingExtra, before anything is measured, for what is not installed.
+    """
     names = claims()
     if claim is not None and claim not in names:
         raise UserError(f"claim {claim!r}: {nearest(claim, names)}")
+    _require(names if claim is None else [claim])
     if claim is not None:
         return [_measure(claim)]
     found: list[Verdict] = []
@@ -32,6 +41,15 @@ def prove(claim: str | None = None) -> list[Verdict]:
             watch(len(found), len(names), name)
             found.append(_measure(name))
     return found
+
+
+def _require(names: list[str]) -> None:
+    from burnish.finished import require_torch, require_vision
+
+    if not PLANNED.issuperset(names):
+        require_torch("prove")
+    if not VISION.isdisjoint(names):
+        require_vision("prove" if len(names) > 1 else f"prove {names[0]}")
 
 
 def _measure(name: str) -> Verdict:
