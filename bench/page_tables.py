@@ -160,6 +160,25 @@ def vision_table(result: str, cut: str, scores: dict[str, str]) -> Iterator[str]
         yield f"| {what} | {found} | {shown(values.get(f'{key}.bytes'), 2)} |"
 
 
+def speculation_table() -> Iterator[str]:
+    """Drafts of SmolLM2 on texts that suit them and on those that do not: what stood, what it should gain, and what it did."""
+    found = {name: made(f"speculation_{name}")["values"] for name in ("ngram", "draft")}
+    rows = {
+        ("ngram", "q4.repeated"): "n-grams, 4-bit blocks, a text that repeats itself",
+        ("ngram", "float.repeated"): "the same in float32",
+        ("ngram", "q4.once"): "n-grams, 4-bit blocks, a text that does not",
+        ("draft", "people"): "distilled draft, 4-bit blocks, letters to new people",
+        ("draft", "occasions"): "... of new occasions",
+        ("draft", "novel"): "... a novel, which is not its field",
+    }
+    yield "| draft and text | guesses that stand | advised a round | times plain, predicted | measured |"
+    yield "|---|---|---|---|---|"
+    for (name, key), what in rows.items():
+        part = {value: found[name].get(f"{key}.{value}") for value in ("acceptance", "length", "predicted", "measured")}
+        gain = f"{shown(part['predicted'], 2)} | {shown(part['measured'], 2)}"
+        yield f"| {what} | {100 * part['acceptance']:.0f} % | {part['length'] or 'none'} | {gain} |"
+
+
 def compression_table() -> Iterator[str]:
     """A model before compression, rounded as a whole, and with the parts kept that a budget asks for."""
     found = made("compress")["values"]
@@ -205,6 +224,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "plan": plan_block,
     "encoders": encoders_table,
     "compression": compression_table,
+    "speculation": speculation_table,
     "segmentation": lambda: vision_table("brain_extraction", "half", {"dice": "Dice, unseen head"}),
     "detection": lambda: vision_table("digits_detector", "40 %", {"map": "mAP", "map50": "mAP50"}),
     "claims": claims_table,
