@@ -27,7 +27,7 @@ from burnish.serve.speculative.model_draft import ModelDraft
 from burnish.speculation import best_length
 from record import record
 
-VOCAB, NEW, WARM, TEXTS = 512, 120, 2, 5
+VOCAB, NEW, WARM, TEXTS = 512, 120, 2, 9
 ACCEPTANCES = [number / 10 for number in range(11)]
 COSTS = (0.05, 0.1, 0.2, 0.3, 0.5)  # of a guess, in plain steps
 LIMITS = Limits(pages=64, page=16, rows=1)
