@@ -47,13 +47,12 @@ augment: {flip: [false, true], scale: 0.2, shift: 0.1}
 train: {steps: 200, global_batch: 8, micro_batch: 8, eval_every: 100, checkpoint_every: 200}
 int8: {used: true, max_drop: 0.05}
 """
-TEXT = "data.train=[docs/design.txt,docs/flow.txt,docs/planning.txt,docs/memory.txt,docs/timing.txt,docs/vision.txt]"
 STEPS = {
     "demo": "scripts/demo",
     "everything": ".venv/bin/python -m pip install -q -c constraints.txt -e .[all]",
     "plan": "burnish plan quickstart",
     "prove": "burnish prove",
-    "own_text": f"burnish run quickstart {TEXT} data.heldout=[docs/score.txt] train.steps=200 --out runs/pages",
+    "own_text": "burnish run quickstart data.train=pages data.heldout=score.txt train.steps=200 --out runs/pages",
     "own_text_written": "burnish generate runs/pages Burnish",
     "own_pictures": "burnish run shapes.yaml --out runs/shapes",
     "own_pictures_found": "burnish predict runs/shapes shapes/new --out found",
@@ -69,8 +68,10 @@ def main() -> int:
         env = {**os.environ, "PATH": f"{clone / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         for name, command in STEPS.items():
             if name == "own_text":
+                (clone / "pages").mkdir()
                 for page in (clone / "docs").glob("*.md"):
-                    page.with_suffix(".txt").write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+                    text = page.read_text(encoding="utf-8")
+                    (clone / ("" if page.stem == "score" else "pages") / f"{page.stem}.txt").write_text(text, "utf-8")
             if name == "own_pictures":
                 subprocess.run([clone / ".venv" / "bin" / "python", "-c", DRAWN], cwd=clone, check=True)
                 (clone / "shapes.yaml").write_text(PICTURES, encoding="utf-8")
