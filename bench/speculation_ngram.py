@@ -16,12 +16,8 @@ from burnish.serve.speculative.trial import costs_of
 from drafted import OPTIONS, gated, opened, tried
 from record import record
 
-COUNT, PART, BEGUN, APART = (
-    8,
-    96,
-    24,
-    4000,
-)  # prompts, tokens of a paragraph, of what stands of it again, letters between them
+COUNT, PART = 8, 96  # prompts, tokens of a paragraph
+BEGUN, APART = 24, 4000  # tokens of it that stand again, letters between paragraphs
 
 
 def prompts(served: Served, times: int) -> list[tuple[int, ...]]:

@@ -11,10 +11,8 @@ from burnish.errors import UserError, nearest
 from burnish.progress import Screen
 from burnish.prove.claim import Verdict
 
-PLANNED, VISION = (
-    {"mapping"},
-    {"pruning", "segmentation"},
-)  # claims that need no torch, and those that need networks of images
+PLANNED = {"mapping"}  # claims that need no torch
+VISION = {"pruning", "segmentation"}  # claims about networks of images
 
 
 def claims() -> list[str]:

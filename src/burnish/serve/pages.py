@@ -74,9 +74,8 @@ class Pages:
         if page in self._idle and self._stale(page):
             self._let_go(page)
         if page >= self.count or not self._empty[page]:
-            if (
-                not self._empty_count
-            ):  # several at once, which are neighbours mostly: the tail of a text that was let go
+            if not self._empty_count:
+                # Several at once, which are neighbours mostly: the tail of a text that was let go.
                 for _ in range(min(len(self._idle), max(1, self.count // PARTS))):
                     self._let_go(next(iter(self._idle)))
             if not self._empty_count:
