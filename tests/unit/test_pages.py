@@ -17,7 +17,7 @@ def fill(pages: Pages, tokens: list[int]) -> list[int]:
     mark = pages.mark(held[-1]) if held else ROOT
     while len(held) < pages.needed(len(tokens)):
         number = len(held)
-        held.append(pages.take(held[-1] if held else None))
+        held.append(pages.take(held[-1] if held else None, pages.needed(len(tokens)) - number))
         part = tokens[number * pages.size : (number + 1) * pages.size]
         if len(part) == pages.size:
             mark = pages.fill(held[-1], mark, part)
@@ -130,6 +130,27 @@ def test_texts_lie_in_one_piece_when_the_pool_is_full_of_others_and_what_is_ofte
         assert own == list(range(own[0], own[0] + len(own))), number
         pages.release(found)
         pages.release(held)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_a_text_alone_lies_in_one_piece_whatever_the_pool_is_full_of(lengths):
+    pages = Pages(40, 1)
+    for number, length in enumerate(lengths):
+        held = fill(pages, [number] * length)
+        assert held == list(range(held[0], held[0] + length))
+        pages.release(held)
+
+
+def test_what_was_promised_to_one_is_not_begun_in_by_another():
+    pages = Pages(30, 1)
+    pages.release(fill(pages, list(range(30))))
+    one, two = [pages.take(ahead=15)], [pages.take(ahead=15)]
+    for _ in range(14):
+        for held in (one, two):
+            held.append(pages.take(held[-1], 15 - len(held)))
+    for held in (one, two):
+        assert held == list(range(held[0], held[0] + 15))
 
 
 def test_a_continuation_that_somebody_reads_stays():

@@ -171,7 +171,8 @@ class Engine:
             spans.append(slice(end, end := end + piece.scored))
         found = list(zip([self._rows[piece.sequence] for piece in pieces], pieces, spans, strict=True))
         plain = [k for row, _, span in found if _greedy(row.request.options) for k in range(span.start, span.stop)]
-        best = dict(zip(plain, scores_RV[plain].argmax(-1).tolist(), strict=True)) if plain else {}
+        greedy_RV = scores_RV if len(plain) == end else scores_RV[plain]
+        best = dict(zip(plain, greedy_RV.argmax(-1).tolist(), strict=True)) if plain else {}
         finite = scores_RV.sum(-1).isfinite().tolist()  # one pass; what is not finite stays so in a sum
         for row, piece, span in found:
             usable = (finite[span] + [False]).index(False)

@@ -3,8 +3,8 @@
 A page has room for `size` positions of one sequence. A full page is known by its tokens and by all that came before them, so
 that another sequence with the same beginning reads it instead of computing it (Kwon et al. 2023, "PagedAttention", arXiv
 2309.06180, sections 4.3 and 4.4). Held pages are counted; one that nobody holds keeps its content until its room is needed,
-the one unused for longest first. A sequence gets neighbouring pages as long as there are any: attention reads neighbours as
-one piece of memory.
+the one unused for longest first. A sequence gets neighbouring pages as long as there are any, attention reading neighbours as
+one piece of memory: with its first page it is promised the room it may come to need, where what gives way is oldest.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import numpy as np
+
 ROOT = 0  # what comes before a first page
-PARTS = 8  # of the pool: one is made empty at once where all of it is known
 
 
 class Full(Exception):
@@ -34,6 +35,7 @@ class Pages:
         self._marks = ROOT
         self._released = [0] * count  # when each became free, by a clock of releases
         self._clock = 0
+        self._room = [0] * count  # the page at which what a held page's sequence was promised ends
 
     @property
     def free(self) -> int:
@@ -62,28 +64,24 @@ class Pages:
             found.append(page)
         return found
 
-    def take(self, after: int | None = None) -> int:
-        """A page to write to, next to `after` if that may be. Raises Full.
+    def take(self, after: int | None = None, ahead: int = 1) -> int:
+        """A page to write to, next to `after` if that may be; `ahead`: how many its sequence may come to need, with this one.
+        Raises Full.
 
-        What is read as one piece is read faster, so a neighbour gives way whose content nobody holds: the former continuation of a
-        text that goes on in another way now, and what has not been used for long.
+        What is read as one piece is read faster, so a neighbour gives way whose content nobody holds: in the room that was
+        promised, the former continuation of a text that goes on in another way now, and what has not been used for long.
         """
-        page = self.count if after is None else after + 1
         if after is not None:
             self._make_way(after)
-        if page in self._idle and self._stale(page):
-            self._let_go(page)
-        if page >= self.count or not self._empty[page]:
-            if not self._empty_count:
-                # Several at once, which are neighbours mostly: the tail of a text that was let go.
-                for _ in range(min(len(self._idle), max(1, self.count // PARTS))):
-                    self._let_go(next(iter(self._idle)))
-            if not self._empty_count:
-                raise Full
-            page = self._roomiest()
+            page, room = after + 1, self._room[after]
+            if page in self._idle and (page < room or self._stale(page)):
+                self._let_go(page)
+        if after is None or page >= self.count or not self._empty[page]:
+            page, room = self._place(ahead)
         self._empty[page] = 0
         self._empty_count -= 1
         self._held[page] = 1
+        self._room[page] = room
         return page
 
     def release(self, pages: Sequence[int]) -> None:
@@ -145,8 +143,32 @@ class Pages:
         if self._known.get((before, tokens)) == page:
             del self._known[before, tokens]
 
-    def _roomiest(self) -> int:
-        """The first page of the longest row of empty ones, so that who takes it can go on beside it."""
+    def _place(self, ahead: int) -> tuple[int, int]:
+        """An empty page with the most room behind it, and where that ends: of `ahead` pages whose newest content is oldest, as
+        far as so many neighbours are free."""
+        if not self.free:
+            raise Full
+        page, length = self._roomiest()
+        if length < ahead:
+            ages = self._ages()
+            ends = np.append(np.flatnonzero(np.isinf(ages)), self.count)
+            length = min(ahead, int(np.diff(ends, prepend=-1).max()) - 1)
+            page = int(np.lib.stride_tricks.sliding_window_view(ages, length).max(-1).argmin())
+            if page in self._idle:
+                self._let_go(page)
+        return page, page + min(ahead, length)
+
+    def _ages(self) -> np.ndarray:
+        """Of each page what its content is worth: 0 for an empty one, then those that nobody holds, unused for longest first,
+        then what was promised; infinite for held ones."""
+        held = np.array(self._held) > 0
+        ages = np.zeros(self.count)
+        ages[list(self._idle)] = range(1, len(self._idle) + 1)
+        promised = np.maximum.accumulate(np.where(held, self._room, 0)) > np.arange(self.count)
+        return np.where(held, np.inf, np.where(promised, self.count + 1, ages))
+
+    def _roomiest(self) -> tuple[int, int]:
+        """The first page of the longest row of empty ones, so that who takes it can go on beside it, and the row's length."""
         best, length = 0, 0
         start = self._empty.find(1)
         while start >= 0:
@@ -156,4 +178,5 @@ class Pages:
                 best, length = start, end - start
             start = self._empty.find(1, end)
         # Behind the first page comes whoever holds the page before it: leave that one half of a large gap.
-        return best + length // 2 if best > 0 and self._held[best - 1] and length > 2 else best
+        half = length // 2 if best > 0 and self._held[best - 1] and length > 2 else 0
+        return best + half, length - half

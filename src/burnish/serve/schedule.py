@@ -109,10 +109,10 @@ class Schedule:
 
     def reserve(self, sequence: Sequence, positions: int) -> bool:
         """Take pages for so many positions of a sequence, as long as some are free; whether all were."""
-        while (held := len(sequence.pages)) < self.pages.needed(positions):
+        while len(sequence.pages) < self.pages.needed(positions):
             if not self.pages.free:
                 return False
-            sequence.pages.append(self.pages.take(sequence.pages[-1] if held else None))
+            self._take(sequence)
         return True
 
     def done(self, piece: Piece, accepted: int = 0) -> None:
@@ -161,7 +161,7 @@ class Schedule:
         count = min(sequence.left, budget)
         while len(sequence.pages) < self.pages.needed(sequence.computed + count):
             try:
-                sequence.pages.append(self.pages.take(sequence.pages[-1] if sequence.pages else None))
+                self._take(sequence)
             except Full:
                 gone = self._preempt()
                 pieces[:] = [piece for piece in pieces if piece.sequence is not gone]
@@ -169,6 +169,11 @@ class Schedule:
                     return 0
         pieces.append(Piece(sequence, sequence.computed, count))
         return count
+
+    def _take(self, sequence: Sequence) -> None:
+        held = sequence.pages
+        ahead = self.pages.needed(max(sequence.most, len(sequence.tokens))) - len(held)
+        held.append(self.pages.take(held[-1] if held else None, max(ahead, 1)))
 
     def _preempt(self) -> Sequence:
         """The newest running sequence gives its pages back and waits, first in line, to be computed again."""

@@ -88,18 +88,21 @@ class Whole:
     def __init__(self, graph: Graph, config: ModelConfig, path: Path, threads: int, awake: int = 0) -> None:
         self.config, self._bound = config, Bound(graph, path, threads, awake)
         self._place: tuple[int, ...] = ()
+        self._last, self._length = torch.zeros(1, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
+        self._scores_RV = torch.empty(1, config.vocab)  # of a step that asks for one row; made anew, its memory would be too
 
     def __call__(self, ids_T: Tensor, start: int, rows_R: Tensor, pool: tuple[Tensor, Tensor], slot: int) -> Tensor:
         """Scores [R, V] of tokens from position `start` on, the sequence's first position being at `slot` of a pool's keys
-        and values, each [layers, K, slots, D]."""
+        and values, each [layers, K, slots, D]. Those of one row are overwritten by the next call."""
         end = start + len(ids_T)
         self._lie(pool, slot)
         asked_R = rows_R if len(rows_R) else torch.zeros(1, dtype=torch.int64)
-        given = {"ids": ids_T, "rows": asked_R, "last": torch.tensor([end - 1], dtype=torch.int32)}
-        given["length"] = torch.tensor(end, dtype=torch.int32)
+        self._last.fill_(end - 1)
+        self._length.fill_(end)
+        given = {"ids": ids_T, "rows": asked_R, "last": self._last, "length": self._length}
         if self.config.traits.learned_positions:
             given["positions"] = torch.arange(start, end)[None]
-        scores_RV = torch.empty(len(asked_R), self.config.vocab)
+        scores_RV = self._scores_RV if len(asked_R) == 1 else torch.empty(len(asked_R), self.config.vocab)
         self._bound(given, {"scores": scores_RV})
         return scores_RV[: len(rows_R)]
 

@@ -167,9 +167,10 @@ def _step_seconds(forward: Forward, most: int, clock: Callable[[], float]) -> li
     most = min(most, pages.free * pages.size, forward.runner.config.max_positions)
     tokens = 1
     while tokens <= most:
-        held = [pages.take()]
-        while len(held) < pages.needed(tokens):
-            held.append(pages.take(held[-1]))
+        needed = pages.needed(tokens)
+        held = [pages.take(ahead=needed)]
+        while len(held) < needed:
+            held.append(pages.take(held[-1], needed - len(held)))
         sequence = schedule.Sequence([0], 1, tokens, pages=held)
         piece = schedule.Piece(sequence, 0, tokens, (0,) * (tokens - 1))
         times = []
