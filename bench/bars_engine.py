@@ -11,7 +11,14 @@ ENGINE = rows(
     ("SmolLM2 in 4-bit blocks, decode: times llama.cpp's fastest format", "decode.ratio", 1.3, None, "x"),
     ("SmolLM2 in 4-bit blocks, prefill: times llama.cpp's fastest format", "prefill.ratio", 1.5, None, "x"),
     ("SmolLM2 in 4-bit blocks, decode: times transformers in float32", "decode.transformers", 6, None, "x"),
-    ("perplexity above that of llama.cpp's fastest format", "perplexity.above", None, 0, ""),
+    ("... perplexity above that format's", "decode.perplexity.above", None, 0, ""),
+    (
+        "... times every format that predicts no better than what is compared: the least",
+        "decode.least",
+        None,
+        None,
+        "x",
+    ),
 )
 ENGINE += rows(
     "engine",

@@ -15,6 +15,12 @@ NEW = 128  # tokens of an answer at most
 NAMES = (
     *("Anna", "Mr. Brown", "Maria", "Tom", "Dr. Weber", "Laura", "David", "Mrs. Green"),
     *("Paul", "Sophie", "Mr. Novak", "Julia", "Peter", "Ms. Rossi", "Martin", "Elena"),
+    *("John", "Mr. Smith", "Emma", "Jack", "Dr. Klein", "Sarah", "Michael", "Mrs. White"),
+    *("James", "Lucy", "Mr. Fischer", "Alice", "Robert", "Ms. Moreau", "Daniel", "Hannah"),
+    *("Mark", "Mr. Jones", "Linda", "Ben", "Dr. Patel", "Rachel", "Thomas", "Mrs. Black"),
+    *("George", "Nina", "Mr. Larsen", "Helen", "Simon", "Ms. Garcia", "Andrew", "Eva"),
+    *("Chris", "Mr. Taylor", "Karen", "Sam", "Dr. Meyer", "Monica", "Stephen", "Mrs. Young"),
+    *("Henry", "Ruth", "Mr. Silva", "Grace", "Philip", "Ms. Olsen", "Edward", "Irene"),
 )
 NEW_NAMES = ("Clara", "Mr. Keller", "Oliver", "Mrs. Santos")
 OCCASIONS = (

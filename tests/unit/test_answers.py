@@ -58,7 +58,7 @@ def test_the_recipe_of_a_draft_has_its_targets_words_and_positions():
     assert draft.data.tokenizer == target.train.init
     assert draft.model.parameters * 15 < target.model.parameters
     conversations = Conversations.open(draft.data.train)
-    assert conversations.count() == 256
+    assert conversations.count() == 1024
     assert all(one.messages[-1]["role"] == "assistant" for one in conversations.documents())
 
 

@@ -12,8 +12,9 @@ from burnish.config import ModelConfig
 from burnish.serve.engine import Engine, Limits, Output, Request
 from burnish.serve.runners.runner import Made
 from burnish.serve.sampling import Sampling
+from burnish.serve.speculative.costs import GuessCosts, StepCosts
 from burnish.serve.speculative.forced import ForcedDraft
-from burnish.serve.speculative.gate import BUDGET, GRACE, LENGTHS, LONG, Acceptance, Gate
+from burnish.serve.speculative.gate import BUDGET, GRACE, LENGTHS, LONG, SAVED, Acceptance, Gate
 from burnish.serve.speculative.speculator import Speculator
 from burnish.speculation import best_length
 
@@ -164,6 +165,27 @@ def test_what_may_be_lost_is_bounded_whatever_is_expected():
     most = max(LENGTHS) * 0.3 + flat(1 + max(LENGTHS))
     assert runner.now - began <= NEW * (1 + BUDGET) + GRACE + most
     assert "though faster by what was measured" in engine.speculator.summary()
+
+
+def test_gains_are_saved_up_for_bad_luck_but_not_without_end():
+    gate = Gate(StepCosts([(1, 2.0), (8, 3.0)]), GuessCosts(0.1, 0.0))
+    for _ in range(100):
+        gate.book(-1.0)
+    assert gate.lost == -SAVED * 2.0
+    gate.book(5.0)
+    assert gate.lost == -SAVED * 2.0 + 5.0
+
+
+def test_what_a_fixed_length_loses_is_no_debt_of_the_gates():
+    runner = CountingRunner(steep)
+    draft = ForcedDraft(texts(1), 0.0, 0.3, runner.spend)
+    engine = Engine(runner, Limits(pages=200, page=16, rows=1))
+    speculator = engine.speculator = Speculator(draft, engine._forward, 1, fixed=5, clock=lambda: runner.now)
+    engine.submit(Request((0,), Sampling(max_new_tokens=NEW)), lambda output: None)
+    while engine.busy:
+        engine.step()
+    assert speculator.counts.rounds > NEW // 2
+    assert speculator.gate.lost <= 0
 
 
 def test_a_longer_round_that_did_badly_once_is_tried_again():

@@ -27,6 +27,8 @@ class Forward:
 
     def __call__(self, pieces: Sequence[Piece]) -> Tensor:
         """Scores [R, V] of the tokens of each piece that are asked what comes next, in their order."""
+        if len(pieces) == 1 and (scores_RV := self._at_once(pieces[0])) is not None:
+            return scores_RV
         device, size = self.runner.device, self.pages.size
         ids: list[int] = []
         positions: list[int] = []
@@ -41,9 +43,6 @@ class Forward:
             slots += [pages[at // size] * size + at % size for at in range(start, end)]
             rows += range(len(ids) - piece.scored, len(ids))
         ids_T, positions_T, slots_T, rows_R = (torch.tensor(x, device=device) for x in (ids, positions, slots, rows))
-        whole, runs = self.runner.whole, readers[0].runs
-        if whole is not None and len(readers) == len(runs) == 1:
-            return whole(ids_T, pieces[0].start, rows_R, (self.pool.keys, self.pool.values), runs[0].slot)
         made = self.runner.begin(ids_T, positions_T)
         last = len(self._windows) - 1
         for layer, window in enumerate(self._windows):
@@ -52,3 +51,12 @@ class Forward:
             if layer < last:
                 made = self.runner.go_on(layer, made, attended)
         return self.runner.scores(made, attended, rows_R) if rows else torch.empty(0, self.runner.config.vocab)
+
+    def _at_once(self, piece: Piece) -> Tensor | None:
+        """Scores of one piece by the graph of all layers; None where there is none, or its pages do not lie together."""
+        whole, pages = self.runner.whole, piece.sequence.pages
+        pages = pages[: self.pages.needed(piece.start + piece.count)]
+        if whole is None or pages != list(range(pages[0], pages[0] + len(pages))):
+            return None
+        ids_T, rows_R = torch.tensor(piece.tokens), torch.arange(piece.count - piece.scored, piece.count)
+        return whole(ids_T, piece.start, rows_R, (self.pool.keys, self.pool.values), pages[0] * self.pages.size)

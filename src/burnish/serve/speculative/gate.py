@@ -15,10 +15,14 @@ from burnish.speculation import break_even, reached
 LENGTHS = (1, 2, 3, 4, 5, 7)
 MARGIN = 1.03  # times as fast as without, to begin; to go on it need only be faster
 BUDGET = 0.008  # of all time, for rounds that turn out to lose
+SAVED = 6  # plain steps that gains may be saved up to: luck changes, and a text may too
 GRACE = 3  # plain steps that may be lost before anything is known
 PROBE = 2  # tokens of a probe
 APART = 16  # steps between probes, at least
-REFRESH = 32  # rounds after which one plain step is measured again
+REFRESH, SURE = (
+    32,
+    1.25,
+)  # rounds after which one plain step is measured again; sooner by far where the gain is less than sure
 WARM = 2  # plain steps before the first round
 LONG, SHORT = 48.0, 12.0  # guesses remembered while drafting, and while not
 GUESSED = (0.6, 2.0)  # what a guess is taken to be before any was judged, and how many guesses that is worth
@@ -98,7 +102,7 @@ class Gate:
             self._off(
                 f"it lost {self.lost / max(self.total, 1e-9):.1%} of the time, though faster by what was measured"
             )
-        elif self._since_plain >= REFRESH:
+        elif self._since_plain >= (REFRESH if self.speedup > SURE else REFRESH // 4):
             return 0
         else:
             self.on, self.reason, self.length = True, "", best
@@ -162,8 +166,8 @@ class Gate:
         self._since_plain = 0
         self._since_probe += 1
 
-    def saw_round(self, sequences: int, tokens: int, written: int, seconds: tuple[float, float], behind: int) -> None:
-        """A round that wrote so many tokens: `tokens` read by the target, `seconds` of guessing and of the step.
+    def saw_round(self, sequences: int, tokens: int, written: int, seconds: tuple[float, float], behind: int) -> float:
+        """A round that wrote so many tokens: `tokens` read by the target, `seconds` of guessing and of the step. Seconds it lost.
 
         Reading what a sequence was behind is no loss where it was found to pay.
         """
@@ -172,11 +176,11 @@ class Gate:
         self.total += guessing + step
         self._since_plain += 1
         excused = behind * self.guesses.reading if self.on else 0.0
-        self.book(max(guessing - excused, 0.0) + step - written / sequences * self.steps.plain(sequences))
+        return max(guessing - excused, 0.0) + step - written / sequences * self.steps.plain(sequences)
 
     def book(self, seconds: float) -> None:
-        """Lost seconds; gains pay debts back, and are not saved up."""
-        self.lost = max(0.0, self.lost + seconds)
+        """Lost seconds; gains pay debts back, and are saved up for a few unlucky rounds, no more."""
+        self.lost = max(-SAVED * self.steps.plain(1), self.lost + seconds)
 
     def judged(self, offered: int, stood: int) -> None:
         """A sequence's guesses were judged."""

@@ -140,7 +140,9 @@ class Speculator:
         drafted = max(len(guess.tokens) for guess in self._guesses.values())
         written = self._written + sum(not guess.tokens for guess in self._guesses.values())
         self.gate.guesses.add(now.sequences, drafted, now.behind, guessing)
-        self.gate.saw_round(now.sequences, now.tokens, written, (guessing, ended - now.guessed), now.behind)
+        lost = self.gate.saw_round(now.sequences, now.tokens, written, (guessing, ended - now.guessed), now.behind)
+        if self.fixed is None:  # what the gate did not decide is no debt of its own
+            self.gate.book(lost)
         self.counts.rounds += 1
         self.counts.written += written
         self.counts.guessing_seconds += guessing

@@ -24,7 +24,7 @@ from burnish.serve.speculative.draft import Asked, Draft
 from burnish.serve.speculative.gate import LENGTHS
 from burnish.serve.speculative.speculator import Counts, Speculator
 
-TURNS = 5  # measurements of each kind of step
+TURNS = 11  # measurements of each kind of step
 Tokens = tuple[int, ...]
 
 
