@@ -41,10 +41,11 @@ def measured(draft: Path) -> dict[str, Any]:
     engine, served = opened(str(draft), "q4")
     people, occasions = asked(served, new_names()), asked(served, new_occasions())
     values = tried("people", engine, people) | tried("occasions", engine, occasions)
-    values["people.gated"] = 1 / gated(engine, people)
     values |= tried("novel", engine, novel(served))
-    engine, served = opened(str(draft), "q4")  # a gate that has not seen letters
-    values["novel.gated_time"] = gated(engine, novel(served))
+    for name, prompts, value in (("people", people, "gated"), ("novel", novel(served), "gated_time")):
+        engine, served = opened(str(draft), "q4")  # a gate that has seen nothing yet
+        time_for_time = gated(engine, prompts)
+        values[f"{name}.{value}"] = 1 / time_for_time if name == "people" else time_for_time
     assert engine.speculator is not None
     print(engine.speculator.summary())
     return values

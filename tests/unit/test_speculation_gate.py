@@ -14,7 +14,7 @@ from burnish.serve.runners.runner import Made
 from burnish.serve.sampling import Sampling
 from burnish.serve.speculative.costs import GuessCosts, StepCosts
 from burnish.serve.speculative.forced import ForcedDraft
-from burnish.serve.speculative.gate import BUDGET, GRACE, LENGTHS, LONG, SAVED, Acceptance, Gate
+from burnish.serve.speculative.gate import BUDGET, GRACE, LENGTHS, LONG, Acceptance, Gate
 from burnish.serve.speculative.speculator import Speculator
 from burnish.speculation import best_length
 
@@ -171,9 +171,9 @@ def test_gains_are_saved_up_for_bad_luck_but_not_without_end():
     gate = Gate(StepCosts([(1, 2.0), (8, 3.0)]), GuessCosts(0.1, 0.0))
     for _ in range(100):
         gate.book(-1.0)
-    assert gate.lost == -SAVED * 2.0
+    assert gate.lost == -GRACE * 2.0
     gate.book(5.0)
-    assert gate.lost == -SAVED * 2.0 + 5.0
+    assert gate.lost == -GRACE * 2.0 + 5.0
 
 
 def test_what_a_fixed_length_loses_is_no_debt_of_the_gates():

@@ -15,8 +15,7 @@ from burnish.speculation import break_even, reached
 LENGTHS = (1, 2, 3, 4, 5, 7)
 MARGIN = 1.03  # times as fast as without, to begin; to go on it need only be faster
 BUDGET = 0.008  # of all time, for rounds that turn out to lose
-SAVED = 6  # plain steps that gains may be saved up to: luck changes, and a text may too
-GRACE = 3  # plain steps that may be lost before anything is known
+GRACE = 3  # plain steps that may be lost before anything is known, and that gains are saved up to
 PROBE = 2  # tokens of a probe
 APART = 16  # steps between probes, at least
 REFRESH, SURE = (
@@ -180,7 +179,7 @@ class Gate:
 
     def book(self, seconds: float) -> None:
         """Lost seconds; gains pay debts back, and are saved up for a few unlucky rounds, no more."""
-        self.lost = max(-SAVED * self.steps.plain(1), self.lost + seconds)
+        self.lost = max(-GRACE * self.steps.plain(1), self.lost + seconds)
 
     def judged(self, offered: int, stood: int) -> None:
         """A sequence's guesses were judged."""
