@@ -89,9 +89,8 @@ class Whole:
         self.config, self._bound = config, Bound(graph, path, threads, awake)
         self._place: tuple[int, ...] = ()
         self._last, self._length = torch.zeros(1, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-        self._scores_RV = torch.empty(
-            1, config.vocab
-        )  # of a step that asks for one row; made anew, its memory would be too
+        # Of a step that asks for one row: made anew, its memory would be new to the system each time.
+        self._scores_RV = torch.empty(1, config.vocab)
 
     def __call__(self, ids_T: Tensor, start: int, rows_R: Tensor, pool: tuple[Tensor, Tensor], slot: int) -> Tensor:
         """Scores [R, V] of tokens from position `start` on, the sequence's first position being at `slot` of a pool's keys

@@ -18,10 +18,8 @@ BUDGET = 0.008  # of all time, for rounds that turn out to lose
 GRACE = 3  # plain steps that may be lost before anything is known, and that gains are saved up to
 PROBE = 2  # tokens of a probe
 APART = 16  # steps between probes, at least
-REFRESH, SURE = (
-    32,
-    1.25,
-)  # rounds after which one plain step is measured again; sooner by far where the gain is less than sure
+REFRESH = 32  # rounds after which one plain step is measured again, a quarter of them where the gain is not sure
+SURE = 1.25  # times as fast as without
 WARM = 2  # plain steps before the first round
 LONG, SHORT = 48.0, 12.0  # guesses remembered while drafting, and while not
 GUESSED = (0.6, 2.0)  # what a guess is taken to be before any was judged, and how many guesses that is worth
