@@ -1,8 +1,10 @@
 """SmolLM2 on two threads, one request: the engine beside llama.cpp in four formats and transformers in float32.
 
-The engine runs the file's own 4-bit blocks kept exactly (ours), and what `burnish compress --with awq` makes of them (awq), which
-is written first (minutes) unless it is there. A ratio is between the fastest of ours, of those that predict the text no worse,
-and a format of llama.cpp. Needs llama-cpp-python built for this machine. bench/results/decode_vs_llamacpp.json.
+The engine runs the file's own 4-bit blocks kept exactly (ours), these with keys and values of 8 bits (kv8), and what `burnish
+compress --with awq` makes of them, written first (minutes) unless it is there, with a vocabulary's matrix of 4 bits too (awq).
+A ratio is between the fastest of ours, of those that predict the text no worse, and a format of llama.cpp, the fastest of which
+is also run with keys and values of 8 bits (kv). Needs llama-cpp-python built for this machine.
+bench/results/decode_vs_llamacpp.json.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from burnish.compress.sample_files import read_samples
 from burnish.config import ModelConfig
 from burnish.data.text import Texts
 from burnish.export.gguf import save_gguf
@@ -27,6 +30,7 @@ from burnish.load.source import open_model
 from burnish.load.tokenizer import tokenizer_of
 from burnish.load.wheels import fetched
 from burnish.serve.engine import Engine, Limits, Request
+from burnish.serve.fitting import LONGEST, ROWS
 from burnish.serve.forward import Forward
 from burnish.serve.opening import Settings, make_runner
 from burnish.serve.pages import Pages
@@ -38,16 +42,18 @@ THREADS, PROMPT, NEW, ROUNDS, PAGE = 2, 512, 64, 5, 16
 ROW, TOKENS = 512, 4096  # of the text whose perplexity is taken, as rows read from their own beginning
 K_MEANS = 15  # llama.cpp's number of Q4_K_M
 ALIKE = 1.005  # perplexities this near are alike: inputs rounded to 8 bits make as much of a difference
-OURS = ("ours", "awq")
+OURS = ("ours", "kv8", "awq")
+EIGHT = 8  # llama.cpp's number of Q8_0
+CALIBRATED = "asset:austen/emma"  # another novel than the one that is judged by
 AWQ = Path(__file__).parent / "scratch" / "awq" / "smollm2-32"
 
 
 class Ours:
-    """The engine with matrices in 4-bit blocks."""
+    """The engine with matrices in 4-bit blocks; what is fitted is fitted to `texts`, or to its own."""
 
-    def __init__(self, model: Any, config: ModelConfig) -> None:
-        settings = Settings(2**30, tokens=PROMPT, weights="q4", runner="onnxruntime", threads=THREADS)
-        self.runner = make_runner(model, config, settings)
+    def __init__(self, model: Any, config: ModelConfig, texts: list[list[int]] | None = None, **chosen: Any) -> None:
+        settings = Settings(2**30, tokens=PROMPT, weights="q4", runner="onnxruntime", threads=THREADS, **chosen)
+        self.runner = make_runner(model, config, settings, texts)
         self.engine = Engine(self.runner, Limits(256, PAGE, 4, PROMPT))
 
     def speeds(self, prompt: list[int]) -> tuple[float, float]:
@@ -74,7 +80,7 @@ class Ours:
 class LlamaCpp:
     """llama.cpp with one file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **more: Any) -> None:
         import llama_cpp
 
         self.native = llama_cpp
@@ -83,6 +89,7 @@ class LlamaCpp:
             "n_threads_batch": THREADS,
             "n_batch": PROMPT,
             "verbose": False,
+            **more,
         }
         self.model = llama_cpp.Llama(str(path), n_ctx=2 * PROMPT, **options)
         self.judge = llama_cpp.Llama(str(path), n_ctx=ROW, logits_all=True, **options)
@@ -169,7 +176,7 @@ def files(folder: Path) -> dict[str, Path]:
 def searched() -> tuple[Any, ModelConfig]:
     """The model in groups of 32 with AWQ's scales, calibrated on another novel than the one it is judged by."""
     if not (AWQ / "config.json").exists():
-        texts = ["--calibrate", "asset:austen/emma", "--text", "asset:austen/northanger_abbey"]
+        texts = ["--calibrate", CALIBRATED, "--text", "asset:austen/northanger_abbey"]
         command = ["-m", "burnish", "compress", "smollm2", "group=32", "--with", "awq", *texts, "--out", str(AWQ)]
         subprocess.run([sys.executable, *command], check=True)
     return load_folder(AWQ, dtype=torch.float32)
@@ -187,9 +194,14 @@ def main() -> None:
 
         folder = Path(scratch)
         save_folder(model, config, folder / "float")
-        runs: dict[str, Any] = {"ours": Ours(model, config), "awq": Ours(*searched())}
+        samples, _ = read_samples(checkpoint, [CALIBRATED], ROWS, LONGEST)
+        texts = [row[mask].tolist() for row, mask in zip(samples.ids, samples.mask, strict=True)]
+        runs: dict[str, Any] = {"ours": Ours(model, config), "kv8": Ours(model, config, kv="int8")}
+        runs["awq"] = Ours(*searched(), texts, kv="int8", head="int4")
         runs["transformers"] = Transformers(folder / "float")
-        runs |= {form: LlamaCpp(path) for form, path in files(folder).items()}
+        made = files(folder)
+        runs |= {form: LlamaCpp(path) for form, path in made.items()}
+        runs["Q4_0 kv"] = LlamaCpp(made["Q4_0"], type_k=EIGHT, type_v=EIGHT, flash_attn=True)
         values = measured(runs, prompt, rows)
     print(record("decode_vs_llamacpp", values), values)
 

@@ -111,6 +111,7 @@ LAYERS = (
         "cli_launch",
         "cli_predict",
         "cli_record",
+        "cli_engine",
         "cli_serve",
         "cli_answers",
         "cli_speculate",

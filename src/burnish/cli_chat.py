@@ -10,12 +10,12 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from burnish.cli_serve import bytes_of, check_choices, threads
+from burnish.cli_engine import EngineOptions, check_engine, engine_settings
 from burnish.errors import PartlyDone
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(EngineOptions):
     """What `burnish chat` takes."""
 
     model: Annotated[str, Argument(help="A model folder, a run folder, a .gguf file, or a model's name.")]
@@ -29,10 +29,6 @@ class Options:
     frequency_penalty: Annotated[float, Option(help="The same, each time it has them.")] = 0.0
     seed: Annotated[int, Option(min=0, help="Seed of the first answer; the next ones count on from it.")] = 0
     stop: Annotated[list[str] | None, Option(help="Text to stop an answer before; may be repeated.")] = None
-    memory: Annotated[str, Option(help="For keys, values and steps, beside the weights: 512MiB, 4GiB.")] = "1GiB"
-    runner: Annotated[str, Option(help="auto, torch or onnxruntime.")] = "auto"
-    weights: Annotated[str, Option(help="float as they are, or q4: blocks of 4 bits.")] = "float"
-    exact: Annotated[bool, Option("--exact", help="The same last digits with a draft as without, slower.")] = False
     draft: Annotated[str | None, Option(help="Guess tokens: ngram, skip:N, or a small model of the same tokens.")] = (
         None
     )
@@ -43,17 +39,16 @@ def chat(options: Options) -> None:
     """Talk with a model; lines are questions, /help lists commands."""
     from burnish.finished import require_torch
 
-    check_choices(vars(options))
-    memory = bytes_of(options.memory)
+    check_engine(options)
     require_torch("burnish chat")
-    if not _talk(options, memory):
+    if not _talk(options):
         raise PartlyDone("some questions were not answered; the lines above say why")
 
 
-def _talk(options: Options, memory: int) -> bool:
+def _talk(options: Options) -> bool:
     from burnish.serve.chat import Chat
     from burnish.serve.chat_terminal import Terminal, talk
-    from burnish.serve.opening import Settings, open_served
+    from burnish.serve.opening import open_served
     from burnish.serve.sampling import Sampling
     from burnish.streams import printable
 
@@ -69,8 +64,7 @@ def _talk(options: Options, memory: int) -> bool:
         "seed",
     )
     sampling = Sampling(**{name: given[name] for name in names}, stop=tuple(options.stop or ()))
-    chosen = {name: given[name] for name in ("runner", "weights", "exact", "draft")}
-    engine, served, _ = open_served(options.model, Settings(memory, rows=1, queue=1, threads=threads(), **chosen))
+    engine, served, _ = open_served(options.model, engine_settings(options, rows=1, queue=1, draft=options.draft))
     with suppress(ImportError):  # where it is there, lines typed can be edited and called back
         import readline  # noqa: F401
     terminal = Terminal(_line, sys.stdout, sys.stderr, printable, *_seen(), options.verbose)

@@ -217,7 +217,7 @@ def plan_serving(options: Options) -> None:
     """Print what fits and how fast it is. Raises BudgetNotMet, with the nearest remedies, where nothing fits."""
     import json
 
-    from burnish.cli_serve import bytes_of
+    from burnish.cli_engine import bytes_of
     from burnish.cluster import cluster
     from burnish.serve_plan.plan import Asked, plan
     from burnish.serve_plan.text import lines, record

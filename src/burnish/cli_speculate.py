@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json as json_
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from burnish.cli_answers import Options as AnswerOptions
 from burnish.cli_answers import answers
+from burnish.cli_engine import EngineOptions, check_engine, engine_settings, threads
 from burnish.cli_record import verb
-from burnish.cli_serve import bytes_of, check_choices, threads
 from burnish.errors import BudgetNotMet, UserError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ STEP = 256  # tokens of a step, more where the rows asked for need them
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(EngineOptions):
     """What `burnish speculate advise` takes."""
 
     model: Annotated[str, Argument(help="A model folder, a run folder, a .gguf file, or a model's name.")]
@@ -38,10 +38,6 @@ class Options:
     top_p: Annotated[float, Option(help="Keep the likeliest tokens up to this probability.")] = 1.0
     seed: Annotated[int, Option(min=0, help="Of what is drawn.")] = 0
     at_least: Annotated[float | None, Option(min=1.0, help="Times as fast; exit code 3 where no rows get it.")] = None
-    memory: Annotated[str, Option(help="For keys, values and steps, beside the weights: 512MiB, 4GiB.")] = "1GiB"
-    runner: Annotated[str, Option(help="auto, torch or onnxruntime.")] = "auto"
-    weights: Annotated[str, Option(help="float as they are, or q4: blocks of 4 bits.")] = "float"
-    exact: Annotated[bool, Option("--exact", help="The same last digits with a draft as without.")] = False
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False
 
 
@@ -49,8 +45,8 @@ def advise(options: Options) -> None:
     """Measure a draft on your own text: how many guesses stand, what they cost here, whether it pays, what would change it."""
     from burnish.finished import require_torch
 
-    check_choices(vars(options))
-    rows, memory = rows_of(options.rows), bytes_of(options.memory)
+    check_engine(options)
+    rows = rows_of(options.rows)
     require_torch("burnish speculate advise")
     from burnish.progress import Screen
     from burnish.serve.sampling import Sampling
@@ -58,7 +54,7 @@ def advise(options: Options) -> None:
     from burnish.serve.speculative.trial import trial
 
     screen = Screen()
-    engine, served = _opened(options, rows, memory)
+    engine, served = _opened(options, rows)
     prompts = _prompts(options, served)
     screen.say(
         f"{served.name}, draft {options.draft}: {type(engine.runner).__name__}, {threads()} threads, {len(prompts)} prompts of "
@@ -94,14 +90,13 @@ def rows_of(text: str) -> list[int]:
     return found
 
 
-def _opened(options: Options, rows: list[int], memory: int) -> tuple[Engine, Served]:
-    from burnish.serve.opening import Settings, open_served
+def _opened(options: Options, rows: list[int]) -> tuple[Engine, Served]:
+    from burnish.serve.opening import open_served
     from burnish.serve.speculative.gate import LENGTHS
 
-    given, most = vars(options), max(rows)
-    chosen: dict[str, Any] = {key: given[key] for key in ("runner", "weights", "exact", "draft")}
+    most = max(rows)
     step = max(STEP, most * (1 + LENGTHS[-1]))
-    settings = Settings(memory, rows=most, tokens=step, queue=max(most, 256), threads=threads(), **chosen)
+    settings = engine_settings(options, rows=most, tokens=step, queue=max(most, 256), draft=options.draft)
     engine, served, _ = open_served(options.model, settings)
     return engine, served
 

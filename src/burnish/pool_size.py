@@ -14,6 +14,7 @@ from burnish.units import show
 
 LOGIT = 4  # bytes of a score
 SCORES = 3  # how many times the scores of a step stand at once: made, checked, chosen from
+OPENED = 1024  # positions held in 8 bits that a thread has at once in the type of the queries
 
 
 class Sizes(Protocol):
@@ -35,6 +36,22 @@ class Sizes(Protocol):
     def head_dim(self) -> int: ...
     @property
     def max_positions(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """The largest step: `tokens`, `rows` whose scores are asked for, each with `guesses` more.
+
+    `element` bytes of a number that it makes, and `held` bytes of one in the pool: fewer where keys and values are rounded,
+    which each of `threads` copies back by parts.
+    """
+
+    tokens: int
+    rows: int
+    element: int
+    held: int
+    guesses: int = 0
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,24 +81,24 @@ def step_bytes(config: Sizes, tokens: int, rows: int, element: int) -> int:
     return tokens * vectors * element + SCORES * rows * config.vocab * LOGIT
 
 
-def pool_within(
-    config: Sizes,
-    memory: int,
-    page: int,
-    tokens: int,
-    rows: int,
-    element: int,
-    draft: Sizes | None = None,
-    guesses: int = 0,
-) -> PoolSize:
+def opened_bytes(config: Sizes, step: Step) -> int:
+    """Most bytes of keys and values that stand in the type of the queries beside the pool."""
+    if step.held == step.element:
+        return 0
+    return 2 * step.threads * max(OPENED, step.tokens) * config.kv_heads * config.head_dim * step.element
+
+
+def pool_within(config: Sizes, memory: int, page: int, step: Step, draft: Sizes | None = None) -> PoolSize:
     """The pool that fits in `memory` bytes beside what a step makes. Raises UserError when not one page does.
 
-    With a draft, `guesses` more tokens of each row are scored, and `draft`, where it is a model, has as many pages of its own.
+    `draft`, where it is a model, has as many pages of its own.
     """
-    beside, one = step_bytes(config, tokens, rows * (1 + guesses), element), page * position_bytes(config, element)
+    tokens, rows = step.tokens, step.rows
+    beside = step_bytes(config, tokens, rows * (1 + step.guesses), step.element) + opened_bytes(config, step)
+    one = page * position_bytes(config, step.held)
     if draft is not None:
-        beside += step_bytes(draft, tokens, rows, element)
-        one += page * position_bytes(draft, element)
+        beside += step_bytes(draft, tokens, rows, step.element) + opened_bytes(draft, step)
+        one += page * position_bytes(draft, step.held)
     pages = (memory - beside) // one
     if pages < 1:
         need = show(beside + one, "bytes")

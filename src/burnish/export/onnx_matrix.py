@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from burnish.errors import UserError
 from burnish.export.onnx_graph import FLOAT, Array
 from burnish.onnx_layout import Kind
+from burnish.ops.int4_linear import OFFSET, Integers
 from burnish.weight_format import IntWeights
 
 
@@ -75,6 +76,13 @@ def _int4(name: str, stored: Mapping[str, Tensor], bias: Array | None) -> Matrix
     down = np.ascontiguousarray(zeros.cpu().numpy().T)  # packed along the outputs
     arrays["weight_zero_point"] = np.ascontiguousarray(nibbles(down.view(np.uint8))[:, :out].T)
     return Matrix(IntWeights(4, group, False, FLOAT), arrays, bias)
+
+
+def matrix_of_integers(own: Integers, group: int) -> Matrix:
+    """Integers of 4 bits that no module holds."""
+    given = {"weight": own.values} | ({} if own.zero is None else {"weight_zero_point": own.zero})
+    arrays = {name: (values + OFFSET).to(torch.uint8).numpy() for name, values in given.items()}
+    return Matrix(IntWeights(4, group, own.zero is None, FLOAT), arrays | {"weight_scale": array(own.scale)}, None)
 
 
 def _int8(name: str, stored: Mapping[str, Tensor], bias: Array | None, inputs: str) -> Matrix:

@@ -10,7 +10,7 @@ from burnish.compress.rtn import integers
 from burnish.errors import UserError
 from burnish.export.onnx_graph import FLOAT, Array, Graph
 from burnish.export.onnx_linear import Form, keep
-from burnish.export.onnx_matrix import Matrix, array
+from burnish.export.onnx_matrix import Matrix, array, matrix_of_integers
 from burnish.models.layers import LayerNorm, RMSNorm
 from burnish.onnx_layout import Stored
 from burnish.weight_format import IntWeights
@@ -92,11 +92,7 @@ def vocabulary(values: Array, stored: str, group: int = WORD_GROUP) -> Matrix | 
     if stored == "int8":
         return blocks8(values, group)
     scheme = IntWeights(4, group, False, FLOAT)
-    own = integers(torch.from_numpy(values), scheme, where="head")
-    assert own.zero is not None
-    arrays = {"weight": own.values, "weight_zero_point": own.zero}
-    counted = {name: (values + 8).to(torch.uint8).numpy() for name, values in arrays.items()}
-    return Matrix(scheme, counted | {"weight_scale": array(own.scale)}, None)
+    return matrix_of_integers(integers(torch.from_numpy(values), scheme, where="head"), group)
 
 
 def blocks8(values: Array, group: int) -> Matrix:

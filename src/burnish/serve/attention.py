@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from burnish.pool_size import OPENED
+
 
 class Run(NamedTuple):
     """`length` positions that lie one after another in the pool, from `slot` on."""
@@ -21,14 +23,14 @@ class Run(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Keys and values of some heads of one layer, each [K, slots, D]."""
+    """Keys and values of some heads of one layer, each [K, slots, D], in the type of the queries or as integers of 8 bits."""
 
     keys: Tensor
     values: Tensor
 
-    def of(self, run: Run) -> tuple[Tensor, Tensor]:
-        """Those of a run as they lie, each [K, L, D]."""
-        k, v = (x.narrow(1, *run) for x in self)
+    def of(self, run: Run, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Those of a run, each [K, L, D]: as they lie where that is their type, else a copy."""
+        k, v = (x.narrow(1, *run).to(dtype) for x in self)
         return k, v
 
 
@@ -43,19 +45,26 @@ def part_of(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
     return tuple(found)
 
 
+def opened(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The same positions, no more of them in one run than may be copied to another type at once."""
+    return tuple(Run(slot + k, min(OPENED, length - k)) for slot, length in runs for k in range(0, length, OPENED))
+
+
 def single(q_KGD: Tensor, k_KDL: Tensor, v_KLD: Tensor, runs: Sequence[Run], out_KGD: Tensor) -> None:
     """One query, scaled before, that sees all of `runs`, as plain products: heads that share keys are rows of one product.
 
     `k_KDL` and `v_KLD` are those of the whole pool. Operators are few on purpose: they are called for each row and layer.
     """
+    dtype = q_KGD.dtype
     if len(runs) == 1:
         slot, length = runs[0]
-        weights = torch.bmm(q_KGD, k_KDL.narrow(2, slot, length)).softmax(-1)
-        torch.bmm(weights, v_KLD.narrow(1, slot, length), out=out_KGD)
+        weights = torch.bmm(q_KGD, k_KDL.narrow(2, slot, length).to(dtype)).softmax(-1)
+        torch.bmm(weights, v_KLD.narrow(1, slot, length).to(dtype), out=out_KGD)
         return
-    whole = torch.cat([torch.bmm(q_KGD, k_KDL.narrow(2, *run)) for run in runs], -1).softmax(-1)
+    whole = torch.cat([torch.bmm(q_KGD, k_KDL.narrow(2, *run).to(dtype)) for run in runs], -1).softmax(-1)
     parts = zip(whole.split([run.length for run in runs], -1), runs, strict=True)
-    torch.sum(torch.stack([torch.bmm(weights, v_KLD.narrow(1, *run)) for weights, run in parts]), 0, out=out_KGD)
+    made = [torch.bmm(weights, v_KLD.narrow(1, *run).to(dtype)) for weights, run in parts]
+    torch.sum(torch.stack(made), 0, out=out_KGD)
 
 
 def several(q_SND: Tensor, held: Held, runs: Sequence[Run], window: int) -> Tensor:
@@ -82,16 +91,18 @@ def joined(q_SND: Tensor, held: Held, runs: Sequence[Run], causal: bool) -> Tens
     """Attention over several pieces, the last of them `causal`: each by itself, weighed by its sum of exponentials (Dao et al.
     2023, "Flash-Decoding")."""
     q = q_SND.transpose(0, 1).unsqueeze(0)
+    if held.keys.dtype == torch.int8:
+        runs = (*opened(runs[:-1]), runs[-1]) if causal else opened(runs)
     last = len(runs) - 1
     if not last:
-        k, v = (x.unsqueeze(0) for x in held.of(runs[0]))
+        k, v = (x.unsqueeze(0) for x in held.of(runs[0], q.dtype))
         made = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
         return made[0].transpose(0, 1)
     if q.device.type != "cpu":
         return _masked(q_SND, held, runs, sum(run.length for run in runs))
     parts, sums = [], []
     for number, run in enumerate(runs):
-        k, v = (x.unsqueeze(0) for x in held.of(run))
+        k, v = (x.unsqueeze(0) for x in held.of(run, q.dtype))
         part, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal and number == last
         )

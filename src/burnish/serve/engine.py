@@ -19,7 +19,7 @@ from burnish.errors import UserError
 from burnish.serve.forward import Forward
 from burnish.serve.pages import Pages
 from burnish.serve.runners.runner import Runner
-from burnish.serve.sampling import Sampling, choose, penalised
+from burnish.serve.sampling import Sampling, choose, likeliest, penalised
 from burnish.serve.schedule import Piece, Schedule, Sequence
 from burnish.serve.speculative.draft import Asked, Draft
 from burnish.serve.speculative.speculator import Speculator
@@ -172,7 +172,7 @@ class Engine:
         found = list(zip([self._rows[piece.sequence] for piece in pieces], pieces, spans, strict=True))
         plain = [k for row, _, span in found if _greedy(row.request.options) for k in range(span.start, span.stop)]
         greedy_RV = scores_RV if len(plain) == end else scores_RV[plain]
-        best = dict(zip(plain, greedy_RV.argmax(-1).tolist(), strict=True)) if plain else {}
+        best = dict(zip(plain, likeliest(greedy_RV), strict=True)) if plain else {}
         finite = scores_RV.sum(-1).isfinite().tolist()  # one pass; what is not finite stays so in a sum
         for row, piece, span in found:
             usable = (finite[span] + [False]).index(False)

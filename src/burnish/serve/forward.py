@@ -20,9 +20,9 @@ class Forward:
     """A model and the pool that its sequences' pages lie in."""
 
     def __init__(self, runner: Runner, pages: Pages) -> None:
-        shape = runner.config
+        shape, slots = runner.config, pages.count * pages.size
         self.runner, self.pages = runner, pages
-        self.pool = Pool(shape, pages.count * pages.size, runner.dtype, runner.device, runner.threads, runner.exact)
+        self.pool = Pool(shape, slots, runner.dtype, runner.device, runner.threads, runner.exact, runner.scales)
         self._windows = [shape.window if shape.window and i >= shape.window_from else 0 for i in range(shape.layers)]
 
     def __call__(self, pieces: Sequence[Piece]) -> Tensor:
@@ -53,10 +53,13 @@ class Forward:
         return self.runner.scores(made, attended, rows_R) if rows else torch.empty(0, self.runner.config.vocab)
 
     def _at_once(self, piece: Piece) -> Tensor | None:
-        """Scores of one piece by the graph of all layers; None where there is none, or its pages do not lie together."""
+        """Scores of one piece by the graph of all layers; None where there is none, where it does not pay, or where the pages do
+        not lie together."""
         whole, pages = self.runner.whole, piece.sequence.pages
+        if whole is None or not whole.pays(piece.start, piece.count):
+            return None
         pages = pages[: self.pages.needed(piece.start + piece.count)]
-        if whole is None or pages != list(range(pages[0], pages[0] + len(pages))):
+        if pages != list(range(pages[0], pages[0] + len(pages))):
             return None
         ids_T, rows_R = torch.tensor(piece.tokens), torch.arange(piece.count - piece.scored, piece.count)
         return whole(ids_T, piece.start, rows_R, (self.pool.keys, self.pool.values), pages[0] * self.pages.size)

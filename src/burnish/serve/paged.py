@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from burnish.models.cache import CacheShape
-from burnish.serve.attention import Held, Run, part_of, several, single
+from burnish.serve.attention import Held, Run, opened, part_of, several, single
 from burnish.serve.lanes import Lanes, Piece
+from burnish.serve.rounding import Scales, rounded
 
 SHARED = 2**11  # pairs of a query and a key from which on threads share the work of a layer
+QUERIES = 128  # of one part, where there are many
 PRODUCTS = (torch.float32, torch.float64)  # types whose sums are kept in themselves
 
 
@@ -49,7 +51,8 @@ def runs_of(pages: Sequence[int], size: int, start: int, end: int) -> tuple[Run,
 class Pool:
     """Keys and values of every layer, each [K, slots, D], made once.
 
-    Bytes: 2 * layers * slots * K * D * element size. `threads` of a CPU share the attention of a layer.
+    Bytes: 2 * layers * slots * K * D * element size. `threads` of a CPU share the attention of a layer. With `scales` keys and
+    values are held in 8 bits, and attended to in the type of the queries, `OPENED` positions at a time.
     `exact` does each query by itself, over a copy of what it sees, so that neither its company nor its place changes a digit.
     """
 
@@ -61,9 +64,12 @@ class Pool:
         device: torch.device | str = "cpu",
         threads: int = 1,
         exact: bool = False,
+        scales: Scales | None = None,
     ) -> None:
         size = (shape.layers, shape.kv_heads, slots, shape.head_dim)
-        self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
+        held = dtype if scales is None else torch.int8
+        self.keys, self.values = (torch.zeros(size, dtype=held, device=device) for _ in range(2))
+        self.scales = scales
         on_cpu = self.keys.device.type == "cpu"
         self.exact = exact
         self._products = on_cpu and dtype in PRODUCTS
@@ -76,6 +82,8 @@ class Pool:
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         """Put the keys and values of packed tokens where they belong."""
+        if self.scales is not None:
+            k_TKD, v_TKD = rounded(k_TKD, self.scales.keys[layer]), rounded(v_TKD, self.scales.values[layer])
         self.keys[layer].index_copy_(1, slots_T, k_TKD.transpose(0, 1).to(self.keys.dtype))
         self.values[layer].index_copy_(1, slots_T, v_TKD.transpose(0, 1).to(self.values.dtype))
 
@@ -87,6 +95,8 @@ class Pool:
         out_TND = torch.empty_like(q_TND, memory_format=torch.contiguous_format)
         _, kv_heads, _, size = self.keys.shape
         q_TKGD, out_TKGD = (x.unflatten(1, (kv_heads, -1)) for x in (q_TND, out_TND))
+        if self.scales is not None:
+            q_TKGD = q_TKGD * self.scales.keys[layer].unsqueeze(1).to(q_TND.dtype)
         whole = Held(self.keys[layer], self.values[layer])
         k_KDL, v_KLD = whole.keys.transpose(1, 2), whole.values
         queries, outs = (q_TKGD * size**-0.5).unbind(), out_TKGD.unbind()
@@ -99,24 +109,25 @@ class Pool:
                 )
             elif count == 1 and self._products:
                 seen = part_of(runs, length - window, length) if 0 < window < length else runs
+                if self.scales is not None:
+                    seen = opened(seen)
                 pieces.append(Piece(length, partial(single, queries[row], k_KDL, v_KLD, seen, outs[row])))
             else:
-                q, out = q_TKGD[row:end], out_TKGD[row:end]
-                for heads in self._cut(kv_heads, length * count):
-                    do = partial(_several, q[:, heads], _part(whole, heads), runs, window, out[:, heads])
-                    pieces.append(Piece(length * count, do))
+                for first, last in self._cut(count, length * count):
+                    before, rows = length - count + last, slice(row + first, row + last)
+                    seen = part_of(runs, 0, before)
+                    do = partial(_several, q_TKGD[rows], whole, seen, window, out_TKGD[rows])
+                    pieces.append(Piece((last - first) * before, do))
         self._lanes.run(pieces)
+        if self.scales is not None:
+            out_TKGD.mul_(self.scales.values[layer].unsqueeze(1))
         return out_TND
 
-    def _cut(self, heads: int, cost: int) -> list[slice]:
-        """All heads at once, or in as many parts as threads may share."""
-        parts = min(self._lanes.count, heads) if cost >= SHARED else 1
-        edges = [heads * k // parts for k in range(parts + 1)]
-        return [slice(*edge) for edge in pairwise(edges)]
-
-
-def _part(held: Held, heads: slice) -> Held:
-    return Held(held.keys[heads], held.values[heads])
+    def _cut(self, count: int, cost: int) -> list[tuple[int, int]]:
+        """All queries of a sequence at once, or in parts that threads may share."""
+        lanes = self._lanes.count if cost >= SHARED else 1
+        parts = min(count, lanes * max(1, count // (lanes * QUERIES))) if lanes > 1 else 1
+        return list(pairwise(count * k // parts for k in range(parts + 1)))
 
 
 def _several(q_SKGD: Tensor, held: Held, runs: Sequence[Run], window: int, out_SKGD: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
+from burnish.serve.rounding import Scales
 from burnish.serve.runners.runner import Made, Runner
 
 ROWS = 16  # of every product: a compromise between single tokens and prompts
@@ -37,6 +38,10 @@ class Exact:
     @property
     def dtype(self) -> torch.dtype:
         return self.runner.dtype
+
+    @property
+    def scales(self) -> Scales | None:
+        return self.runner.scales
 
     @property
     def device(self) -> torch.device:

@@ -18,7 +18,12 @@ from torch import Tensor
 from burnish.export.onnx_file import writing
 from burnish.export.onnx_graph import Graph
 
-TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
+TYPES: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int8: np.int8,
+}
 AS_ASKED = 1  # the store grows by what is asked for, not to the next power of two
 
 
@@ -43,10 +48,10 @@ class Bound:
                     self._places[name] = place
         self.session.run_with_iobinding(self._binding)
 
-    def lies(self, name: str, shape: tuple[int, ...], place: int) -> None:
-        """Say where an input of float32 lies that the graph gives out in place, as `name`.out, from this call on."""
-        self._binding.bind_input(name, "cpu", 0, np.float32, list(shape), place)
-        self._binding.bind_output(f"{name}.out", "cpu", 0, np.float32, list(shape), place)
+    def lies(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], place: int) -> None:
+        """Say where an input lies that the graph gives out in place, as `name`.out, from this call on."""
+        self._binding.bind_input(name, "cpu", 0, TYPES[dtype], list(shape), place)
+        self._binding.bind_output(f"{name}.out", "cpu", 0, TYPES[dtype], list(shape), place)
 
 
 def _session(graph: Graph, path: Path, threads: int, awake: int) -> Any:

@@ -52,16 +52,19 @@ class Parts(NamedTuple):
 
 def graphs_of(parts: Parts) -> list[Graph]:
     """The graph before the first attention, those between two, and the one after the last, which ends in scores."""
-    model, config, form, hold, embed, head = parts
+    model, config, form, hold, embed, _ = parts
     layers = [block for block in model.layers if isinstance(block, Block)]
     between = [_between(one, other, config, form, hold) for one, other in itertools.pairwise(layers)]
-    return [_first(model, form, embed, hold), *between, _last(model, form, head, hold)]
+    return [_first(model, form, embed, hold), *between, last_graph(parts)]
 
 
-def embedded(graph: Graph, form: Form, model: Decoder, table: Matrix, positions: str) -> str:
-    """Token ids, an input, to hidden states [T, H]; `positions` [.., T] are added where the family learns them."""
+def embedded(graph: Graph, form: Form, model: Decoder, table: Matrix, positions: str, tied: bool = False) -> str:
+    """Token ids, an input, to hidden states [T, H]; `positions` [.., T] are added where the family learns them.
+
+    `tied`: the graph has the same table for its scores too.
+    """
     graph.input("ids", INT64, ("tokens",))
-    x = looked_up(graph, form, "head" if model.shape.tied else "embed", table, "ids")
+    x = looked_up(graph, form, "head" if tied else "embed", table, "ids")
     if model.positions is None:
         return x
     flat = graph.add("Reshape", positions, graph.ints(-1))
@@ -86,8 +89,9 @@ def _between(block: Block, after: Block, config: ModelConfig, form: Form, hold: 
     return _opened(graph, form, hold, after, config, (x, normed))
 
 
-def _last(model: Decoder, form: Form, head: Matrix, hold: Hold) -> Graph:
+def last_graph(parts: Parts) -> Graph:
     """What attention gave of the last layer to scores."""
+    model, _, form, hold, _, head = parts
     graph = Graph("last", OPSET)
     block = model.layers[-1]
     assert isinstance(block, Block)

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
-from burnish.export.onnx_matrix import Matrix
+from burnish.export.onnx_matrix import Matrix, matrix_of_integers
 from burnish.models.decoder import Decoder
+from burnish.serve.rounding import Scales
 from burnish.serve.runners.onnx_bound import Bound
-from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of
-from burnish.serve.runners.onnx_whole import HEADS, soonest, whole_graph
-from burnish.serve.runners.runner import Made
+from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of, last_graph
+from burnish.serve.runners.onnx_whole import HEADS, Whole, held, soonest, whole_graph
+from burnish.serve.runners.runner import Fit, Made
 
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
 LARGEST = 2**28  # bytes of weights up to which they are held once more, in a graph of all layers
@@ -29,8 +30,9 @@ class OnnxRunner:
     """Graphs of one decoder. `words`: what the vocabulary's matrix is stored as, in place of the model's own.
 
     `weights` q4 puts float matrices in blocks of 4 bits, float leaves every one as it is. `accuracy`: 1 keeps the inputs of
-    4-bit products in float32. What `begin` and `go_on` give lies in buffers that the next call may write to. Raises UserError
-    for a decoder with experts, and for a matrix that blocks do not divide.
+    4-bit products in float32. `fit`: what is asked, once the plain graphs are there, for scales under which keys and values are
+    held in 8 bits and for a matrix of scores. What `begin` and `go_on` give lies in buffers that the next call may write to.
+    Raises UserError for a decoder with experts, and for a matrix that blocks do not divide.
     """
 
     dtype, device, exact = torch.float32, torch.device("cpu"), False
@@ -43,6 +45,7 @@ class OnnxRunner:
         words: Matrix | None = None,
         weights: Weights = "float",
         accuracy: int = ROUNDED,
+        fit: Fit | None = None,
     ) -> None:
         if config.experts:
             raise UserError("runner onnxruntime: layers with experts have no graph here; use the runner torch")
@@ -52,9 +55,18 @@ class OnnxRunner:
         graphs = graphs_of(parts)
         small = sum(held.stored.bytes for graph in graphs for held in graph.kept.values()) <= LARGEST
         whole = small and config.head_dim % HEADS == 0
+        self.whole: Whole | None = None
+        self.scales: Scales | None = None
         with tempfile.TemporaryDirectory() as folder:
             self.graphs = [Bound(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
-            self.whole = soonest(whole_graph(parts), config, Path(folder) / "whole.onnx", threads) if whole else None
+            if fit is not None:
+                self.scales, head = fit(self)
+                if head is not None:
+                    parts = parts._replace(head=matrix_of_integers(head, config.hidden // head.scale.shape[1]))
+                    self.graphs[-1] = Bound(last_graph(parts), Path(folder) / "head.onnx", threads)
+            if whole:
+                graph = whole_graph(parts, self.scales)
+                self.whole = soonest(graph, config, Path(folder) / "whole.onnx", threads, held(self.scales))
 
     @property
     def bytes(self) -> int:

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,25 +20,36 @@ from torch import Tensor
 from burnish.config import ModelConfig
 from burnish.export.onnx_graph import FLOAT, INT32, INT64, Graph
 from burnish.export.onnx_linear import linear
-from burnish.export.onnx_parts import add_norm
+from burnish.export.onnx_matrix import array
+from burnish.export.onnx_parts import add_norm, vector
 from burnish.models.decoder import Block
+from burnish.serve.rounding import Scales
 from burnish.serve.runners.onnx_bound import Bound
 from burnish.serve.runners.onnx_layers import OPSET, Parts, closed, embedded, joined, opened, turns
 
 CACHES, QKV = ("keys", "values"), ("queries", "keys", "values")
 AWAKE, TIMES = 50, 9  # microseconds, longer than an operator that one thread does takes; measured steps
+INT8, SCALED = "int8", 12  # of a pool; the operator's input that is the first scale
+# Pairs of a query and a key over which the operator, which is slow with keys of 8 bits and many queries, takes longer than all
+# that a call for each layer costs.
+PAIRS = 2**14
 HEADS = 16  # what the operator of attention wants sizes of heads to be a multiple of
 
 
-def whole_graph(parts: Parts) -> Graph:
-    """Token ids [T] to scores [R, V].
+def held(scales: Scales | None) -> torch.dtype:
+    """What keys and values are held in."""
+    return torch.float32 if scales is None else torch.int8
+
+
+def whole_graph(parts: Parts, scales: Scales | None = None) -> Graph:
+    """Token ids [T] to scores [R, V]; with `scales` over keys and values of 8 bits.
 
     `last`: length of the sequence, these tokens with it, less one; `length` itself; `rows`: of which tokens scores are asked.
     """
     graph, (model, config, form, hold, embed, head) = Graph("whole", OPSET), parts
     if config.traits.learned_positions:
         graph.input("positions", INT64, (1, "tokens"))
-    x, more = embedded(graph, form, model, embed, "positions"), None
+    x, more = embedded(graph, form, model, embed, "positions", embed is head), None
     lengths = [graph.input("last", INT32, (1,)), graph.input("length", INT32, ())]
     turned = [] if config.traits.learned_positions else turns(graph, config)
     for layer, block in enumerate(model.layers):
@@ -47,7 +59,8 @@ def whole_graph(parts: Parts) -> Graph:
         given = [joined(graph, form, hold, block, normed)]
         if config.traits.qk_norm:
             given = opened(graph, form, block, config, *given)
-        attended = _attended(graph, config, layer, given, [*lengths, *turned])
+        rounding = None if scales is None else Scales(*(x[layer] for x in scales))
+        attended = _attended(graph, config, layer, given, [*lengths, *turned], rounding)
         x, more = closed(graph, form, hold, block, x, attended)
     graph.scope = "end"
     rows = graph.input("rows", INT64, ("rows",))
@@ -58,52 +71,72 @@ def whole_graph(parts: Parts) -> Graph:
     return graph
 
 
-def _attended(graph: Graph, config: ModelConfig, layer: int, given: Sequence[str], seen: Sequence[str]) -> str:
+def _attended(
+    graph: Graph, config: ModelConfig, layer: int, given: Sequence[str], seen: Sequence[str], scales: Scales | None
+) -> str:
     """Attention [T, N * D] over the pool, to which keys and values are added in place; they are given apart or side by side."""
-    shape = (1, config.kv_heads, "room", config.head_dim)
-    held = [graph.input(f"{name}.{layer}", FLOAT, shape) for name in CACHES]
+    shape, kind = (1, config.kv_heads, "room", config.head_dim), FLOAT if scales is None else INT8
+    caches = [graph.input(f"{name}.{layer}", kind, shape) for name in CACHES]
+    rounding: list[str] = []
+    settings: dict[str, Any] = {}
+    if scales is not None:
+        names = [f"{name}.{layer}.scale" for name in CACHES]
+        rounding = [vector(graph, name, array(x.flatten())) for name, x in zip(names, scales, strict=True)]
+        settings = {"kv_cache_bit_width": 8, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
     alone = [graph.add("Unsqueeze", part, graph.ints(0)) for part in given]
     windowed = config.window and layer >= config.window_from
     made = graph.add_many(
         "GroupQueryAttention",
         *alone,
         *("" for _ in QKV[len(alone) :]),
-        *held,
+        *caches,
         *seen,
+        *("" for _ in range(SCALED - len(QKV) - len(CACHES) - len(seen)) if rounding),
+        *rounding,
         outputs=[f"{layer}/attended", *(f"{name}.{layer}/out" for name in CACHES)],
         contrib=True,
         num_heads=config.heads,
         kv_num_heads=config.kv_heads,
         do_rotary=int(len(seen) > 2),
         local_window_size=config.window if windowed else -1,
+        **settings,
     )
     for name, out in zip(CACHES, made[1:], strict=True):
-        graph.output(out, f"{name}.{layer}.out", FLOAT, shape)
+        graph.output(out, f"{name}.{layer}.out", kind, shape)
     return graph.add("Squeeze", made[0], graph.ints(0))
 
 
 class Whole:
-    """A session of the graph, and where in a pool its last sequence lay."""
+    """A session of the graph, over keys and values of a type, and where in a pool its last sequence lay."""
 
-    def __init__(self, graph: Graph, config: ModelConfig, path: Path, threads: int, awake: int = 0) -> None:
-        self.config, self._bound = config, Bound(graph, path, threads, awake)
+    def __init__(
+        self, graph: Graph, config: ModelConfig, path: Path, threads: int, dtype: torch.dtype, awake: int = 0
+    ) -> None:
+        self.config, self.dtype, self._bound = config, dtype, Bound(graph, path, threads, awake)
         self._place: tuple[int, ...] = ()
         self._last, self._length = torch.zeros(1, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-        # Of a step that asks for one row: made anew, its memory would be new to the system each time.
-        self._scores_RV = torch.empty(1, config.vocab)
+        # Of a step of one token: what lies where it lay needs no new name, and its memory is not new to the system each time.
+        self._ids_1, self._rows_1 = torch.zeros(2, 1, dtype=torch.int64)
+        self._scores_1V = torch.empty(1, config.vocab)
+
+    def pays(self, start: int, count: int) -> bool:
+        """With keys and values of 8 bits, only with few tokens at once."""
+        return count == 1 or self.dtype != torch.int8 or count * (start + count / 2) < PAIRS
 
     def __call__(self, ids_T: Tensor, start: int, rows_R: Tensor, pool: tuple[Tensor, Tensor], slot: int) -> Tensor:
         """Scores [R, V] of tokens from position `start` on, the sequence's first position being at `slot` of a pool's keys
         and values, each [layers, K, slots, D]. Those of one row are overwritten by the next call."""
         end = start + len(ids_T)
         self._lie(pool, slot)
-        asked_R = rows_R if len(rows_R) else torch.zeros(1, dtype=torch.int64)
+        if len(ids_T) == 1:
+            ids_T = self._ids_1.copy_(ids_T)
+        asked_R = rows_R if len(rows_R) and len(ids_T) > 1 else self._rows_1
         self._last.fill_(end - 1)
         self._length.fill_(end)
         given = {"ids": ids_T, "rows": asked_R, "last": self._last, "length": self._length}
         if self.config.traits.learned_positions:
             given["positions"] = torch.arange(start, end)[None]
-        scores_RV = self._scores_RV if len(asked_R) == 1 else torch.empty(len(asked_R), self.config.vocab)
+        scores_RV = self._scores_1V if len(asked_R) == 1 else torch.empty(len(asked_R), self.config.vocab)
         self._bound(given, {"scores": scores_RV})
         return scores_RV[: len(rows_R)]
 
@@ -112,18 +145,18 @@ class Whole:
         if place != self._place:
             for name, x in zip(CACHES, pool, strict=True):
                 for layer, own in enumerate(x):
-                    self._bound.lies(f"{name}.{layer}", (1, *own.shape), own[:, slot:].data_ptr())
+                    self._bound.lies(f"{name}.{layer}", own.dtype, (1, *own.shape), own[:, slot:].data_ptr())
             self._place = place
 
 
-def soonest(graph: Graph, config: ModelConfig, path: Path, threads: int) -> Whole:
+def soonest(graph: Graph, config: ModelConfig, path: Path, threads: int, dtype: torch.dtype) -> Whole:
     """The session that is sooner done with a token here and now: its threads sleep between products, or stay awake for a moment.
 
-    Awake they need not be woken some hundred times a token, but keep cores from other processes.
+    Awake they need not be woken some hundred times a token, but keep cores from other processes. `dtype`: of keys and values.
     """
     if threads == 1:
-        return Whole(graph, config, path, threads)
-    made = [Whole(graph, config, path, threads, awake) for awake in (0, AWAKE)]
+        return Whole(graph, config, path, threads, dtype)
+    made = [Whole(graph, config, path, threads, dtype, awake) for awake in (0, AWAKE)]
     took = [[_seconds(whole) for whole in made] for _ in range(TIMES + 1)]
     return min(zip(made, zip(*took[1:], strict=True), strict=True), key=lambda one: statistics.median(one[1]))[0]
 
@@ -132,7 +165,7 @@ def soonest(graph: Graph, config: ModelConfig, path: Path, threads: int) -> Whol
 def _seconds(whole: Whole) -> float:
     """Of one token."""
     config = whole.config
-    keys, values = torch.zeros(2, config.layers, config.kv_heads, 1, config.head_dim)
+    keys, values = torch.zeros(2, config.layers, config.kv_heads, 1, config.head_dim, dtype=whole.dtype)
     began = time.perf_counter()
     whole(torch.zeros(1, dtype=torch.int64), 0, torch.zeros(1, dtype=torch.int64), (keys, values), 0)
     return time.perf_counter() - began

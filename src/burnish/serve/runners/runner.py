@@ -7,12 +7,15 @@ key/value heads, D size of one head, R rows whose scores are asked for, V vocabu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from burnish.config import ModelConfig
+from burnish.ops.int4_linear import Integers
+from burnish.serve.rounding import Scales
 
 
 class Made(NamedTuple):
@@ -31,6 +34,10 @@ class Made(NamedTuple):
 class Whole(Protocol):
     """All of a decoder at once, for tokens of one sequence whose positions lie together in a pool."""
 
+    def pays(self, start: int, count: int) -> bool:
+        """Whether it is sooner done than layer by layer with `count` tokens from position `start` on."""
+        ...
+
     def __call__(self, ids_T: Tensor, start: int, rows_R: Tensor, pool: tuple[Tensor, Tensor], slot: int) -> Tensor:
         """Scores [R, V] of tokens from position `start` on, the sequence's first position being at `slot` of a pool's keys
         and values, each [layers, K, slots, D]; theirs are put there."""
@@ -45,7 +52,12 @@ class Runner(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of keys and values."""
+        """Of queries, keys and values as they are made."""
+        ...
+
+    @property
+    def scales(self) -> Scales | None:
+        """Under which keys and values are held in 8 bits; None where they are held as they are made."""
         ...
 
     @property
@@ -86,3 +98,13 @@ class Runner(Protocol):
     def scores(self, made: Made, attended_TND: Tensor, rows_R: Tensor) -> Tensor:
         """Close the last layer; logits [R, V] of some of the tokens, float32 at least."""
         ...
+
+
+class Fitted(NamedTuple):
+    """What a runner takes on after it was built plain: scales of keys and values, and another matrix of scores."""
+
+    scales: Scales | None = None
+    head: Integers | None = None
+
+
+Fit = Callable[[Runner], Fitted]

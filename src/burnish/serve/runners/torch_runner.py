@@ -10,7 +10,8 @@ from torch import Tensor
 from burnish.config import ModelConfig
 from burnish.models.decoder import Decoder
 from burnish.models.rotary import Rotary, rotary_angles, rotate
-from burnish.serve.runners.runner import Made
+from burnish.serve.rounding import Scales
+from burnish.serve.runners.runner import Fit, Made
 
 
 class TorchRunner:
@@ -18,8 +19,11 @@ class TorchRunner:
 
     exact, bytes, whole = False, 0, None
 
-    def __init__(self, model: Decoder, config: ModelConfig) -> None:
+    def __init__(self, model: Decoder, config: ModelConfig, fit: Fit | None = None) -> None:
         self.model, self.config = model, config
+        self.scales: Scales | None = None
+        if fit is not None:
+            self.scales = fit(self).scales
 
     @property
     def dtype(self) -> torch.dtype:
