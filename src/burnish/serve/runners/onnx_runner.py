@@ -61,6 +61,7 @@ class OnnxRunner:
             self.graphs = [Bound(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
             if fit is not None:
                 self.scales, head = fit(self)
+                self.buffers = Buffers(config, 1)  # no larger for what it was fitted to
                 if head is not None:
                     parts = parts._replace(head=matrix_of_integers(head, config.hidden // head.scale.shape[1]))
                     self.graphs[-1] = Bound(last_graph(parts), Path(folder) / "head.onnx", threads)
