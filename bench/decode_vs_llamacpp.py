@@ -45,7 +45,7 @@ ALIKE = 1.005  # perplexities this near are alike: inputs rounded to 8 bits make
 OURS = ("ours", "kv8", "awq")
 EIGHT = 8  # llama.cpp's number of Q8_0
 CALIBRATED = "asset:austen/emma"  # another novel than the one that is judged by
-AWQ = Path(__file__).parent / "scratch" / "awq" / "smollm2-32"
+AWQ = Path(__file__).parent / "scratch" / "awq" / "smollm2-64"
 
 
 class Ours:
@@ -177,7 +177,19 @@ def searched() -> tuple[Any, ModelConfig]:
     """The model in groups of 32 with AWQ's scales, calibrated on another novel than the one it is judged by."""
     if not (AWQ / "config.json").exists():
         texts = ["--calibrate", CALIBRATED, "--text", "asset:austen/northanger_abbey"]
-        command = ["-m", "burnish", "compress", "smollm2", "group=32", "--with", "awq", *texts, "--out", str(AWQ)]
+        command = [
+            "-m",
+            "burnish",
+            "compress",
+            "smollm2",
+            "group=64",
+            "symmetric=false",
+            "--with",
+            "awq",
+            *texts,
+            "--out",
+            str(AWQ),
+        ]
         subprocess.run([sys.executable, *command], check=True)
     return load_folder(AWQ, dtype=torch.float32)
 
