@@ -46,6 +46,7 @@ ENGINE += rows(
         "x",
     ),
     ("the same: times llama.cpp's parallel decoding, its fastest format", "llamacpp.ratio", 1.5, None, "x"),
+    ("the same with keys and values of 8 bits: times those of float32", "kv8.ratio", None, None, "x"),
     ("the same in exact mode: requests whose tokens are those they get alone", "exact.equal", 1, 1, ""),
 )
 ENGINE += rows(

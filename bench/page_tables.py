@@ -179,6 +179,27 @@ def speculation_table() -> Iterator[str]:
         yield f"| {what} | {100 * part['acceptance']:.0f} % | {part['length'] or 'none'} | {gain} |"
 
 
+def decode_table() -> Iterator[str]:
+    """One request on two threads, ours and llama.cpp's formats, the fastest first."""
+    found = made("decode_vs_llamacpp")
+    values, here = found["values"], "burnish"
+    names = {
+        "ours": (here, "`--weights q4`"),
+        "kv8": (here, "`--weights q4 --kv int8`"),
+        "awq": (here, "compressed `--with awq group=64 symmetric=false`, `--kv int8 --head int4 --calibrate`"),
+        "transformers": ("transformers", "float32"),
+    }
+    others = (name.removesuffix(".decode") for name in values if name.endswith(".decode"))
+    names |= {name: ("llama.cpp", name.replace(" kv", ", keys and values Q8_0")) for name in others if name[0] == "Q"}
+    yield f"Medians of {found['date'][:10]}, the runs alternating:"
+    yield ""
+    yield "| | | new tokens a second | prompt tokens a second | perplexity |"
+    yield "|---|---|---|---|---|"
+    for name in sorted(names, key=lambda name: -values[f"{name}.decode"]):
+        decode, prefill, lost = (values[f"{name}.{what}"] for what in ("decode", "prefill", "perplexity"))
+        yield f"| {names[name][0]} | {names[name][1]} | {decode:.0f} | {prefill:.0f} | {lost:.2f} |"
+
+
 def compression_table() -> Iterator[str]:
     """A model before compression, rounded as a whole, and with the parts kept that a budget asks for."""
     found = made("compress")["values"]
@@ -224,6 +245,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "plan": plan_block,
     "encoders": encoders_table,
     "compression": compression_table,
+    "decode": decode_table,
     "speculation": speculation_table,
     "segmentation": lambda: vision_table("brain_extraction", "half", {"dice": "Dice, unseen head"}),
     "detection": lambda: vision_table("digits_detector", "40 %", {"map": "mAP", "map50": "mAP50"}),

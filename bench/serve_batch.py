@@ -1,5 +1,6 @@
 """SmolLM2 on two threads, 32 requests of mixed lengths at once: the engine beside llama.cpp's own parallel decoding, which its
 server's slots are made of, and transformers' padded batch in float32. Each request ends by its own length, none by a token.
+The engine also with keys and values of 8 bits (kv8).
 
 Needs llama-cpp-python built for this machine. bench/results/serve_batch.json.
 """
@@ -48,8 +49,8 @@ def requests(ids: list[int]) -> Asked:
 class Ours:
     """The engine with matrices in 4-bit blocks."""
 
-    def __init__(self, model: Any, config: ModelConfig, exact: bool = False) -> None:
-        self.engine, _ = make_engine(model, config, replace(SETTINGS, exact=exact))
+    def __init__(self, model: Any, config: ModelConfig, **chosen: Any) -> None:
+        self.engine, _ = make_engine(model, config, replace(SETTINGS, **chosen))
 
     def run(self, asked: Asked) -> list[list[int]]:
         self.engine.pages.forget()
@@ -96,7 +97,8 @@ def main() -> None:
 
         folder = Path(scratch)
         save_folder(model, config, folder / "float")
-        runs: dict[str, Any] = {"ours": Ours(model, config), "transformers": Transformers(folder / "float")}
+        runs: dict[str, Any] = {"ours": Ours(model, config), "kv8": Ours(model, config, kv="int8")}
+        runs["transformers"] = Transformers(folder / "float")
         room = PROMPTS[1] + NEW[1]
         written = files(folder)
         runs |= {form: Parallel(written[form], THREADS, REQUESTS, room) for form in FORMATS}
@@ -121,6 +123,7 @@ def measured(runs: dict[str, Any], asked: Asked) -> dict[str, float]:
     values = {f"{name}.tokens": statistics.median(rates) for name, rates in speeds.items()}
     best = max(values[f"{form}.tokens"] for form in FORMATS)
     values["transformers.ratio"] = values["ours.tokens"] / values["transformers.tokens"]
+    values["kv8.ratio"] = values["kv8.tokens"] / values["ours.tokens"]
     return values | {"llamacpp.ratio": values["ours.tokens"] / best}
 
 

@@ -71,7 +71,8 @@ def _run(options: Options) -> bool:
     settings = engine_settings(options, tokens=options.step_tokens, draft=options.draft, **own)
     engine, served, size = open_served(options.model, settings)
     screen.say(
-        f"{served.name}: {type(engine.runner).__name__}, {size.pages:,} pages of {size.page} positions in "
+        f"{served.name}: {type(engine.runner).__name__}, {size.pages:,} pages of {size.page} positions"
+        f"{' in 8 bits' if engine.pool.scales else ''} in "
         f"{show(size.pool_bytes, 'bytes')}, at most {show(size.step_bytes, 'bytes')} a step (predicted)"
     )
     rules, place = Rules(options.api_key, seconds=options.timeout), (options.host, options.port)

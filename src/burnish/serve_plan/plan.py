@@ -11,7 +11,7 @@ from burnish.errors import UserError
 from burnish.serve_plan.passes import Serving, decode_seconds, prefill_seconds
 from burnish.serve_plan.sizes import HALF, kv_bytes, tables, weight_bytes, weight_format, workspace_bytes
 
-KV = {"bf16": HALF, "fp8": 1}  # bytes of an element of keys and values
+KV = {"bf16": HALF, "fp8": 1, "int8": 1}  # bytes of an element of keys and values
 LARGEST = 4096  # sequences of a batch that are looked at
 
 
