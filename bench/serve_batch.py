@@ -1,6 +1,7 @@
 """SmolLM2 on two threads, 32 requests of mixed lengths at once: the engine beside llama.cpp's own parallel decoding, which its
 server's slots are made of, and transformers' padded batch in float32. Each request ends by its own length, none by a token.
-The engine also with keys and values of 8 bits (kv8).
+The engine also with keys and values of 8 bits (kv8), and of a compressed model with a vocabulary's matrix of 4 bits too (awq),
+whose perplexity is between those of llama.cpp's formats (bench/decode_vs_llamacpp.py); the fastest is compared with its fastest.
 
 Needs llama-cpp-python built for this machine. bench/results/serve_batch.json.
 """
@@ -25,7 +26,7 @@ from burnish.load.tokenizer import tokenizer_of
 from burnish.serve.engine import Request
 from burnish.serve.opening import Settings, make_engine
 from burnish.serve.sampling import Sampling
-from decode_vs_llamacpp import files
+from decode_vs_llamacpp import OURS, files, searched
 from llama_parallel import Parallel
 from record import record
 
@@ -98,6 +99,7 @@ def main() -> None:
         folder = Path(scratch)
         save_folder(model, config, folder / "float")
         runs: dict[str, Any] = {"ours": Ours(model, config), "kv8": Ours(model, config, kv="int8")}
+        runs["awq"] = Ours(*searched(), kv="int8", head="int4")
         runs["transformers"] = Transformers(folder / "float")
         room = PROMPTS[1] + NEW[1]
         written = files(folder)
@@ -124,7 +126,7 @@ def measured(runs: dict[str, Any], asked: Asked) -> dict[str, float]:
     best = max(values[f"{form}.tokens"] for form in FORMATS)
     values["transformers.ratio"] = values["ours.tokens"] / values["transformers.tokens"]
     values["kv8.ratio"] = values["kv8.tokens"] / values["ours.tokens"]
-    return values | {"llamacpp.ratio": values["ours.tokens"] / best}
+    return values | {"llamacpp.ratio": max(values[f"{name}.tokens"] for name in OURS) / best}
 
 
 if __name__ == "__main__":

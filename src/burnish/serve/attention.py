@@ -50,20 +50,13 @@ def opened(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(Run(slot + k, min(OPENED, length - k)) for slot, length in runs for k in range(0, length, OPENED))
 
 
-def single(q_KGD: Tensor, k_KDL: Tensor, v_KLD: Tensor, runs: Sequence[Run], out_KGD: Tensor) -> None:
-    """One query, scaled before, that sees all of `runs`, as plain products: heads that share keys are rows of one product.
-
-    `k_KDL` and `v_KLD` are those of the whole pool. Operators are few on purpose: they are called for each row and layer.
-    """
+def single(q_KGD: Tensor, held: Held, runs: Sequence[Run], out_KGD: Tensor) -> None:
+    """One query, scaled before, that sees all of `runs`, as plain products: heads that share keys are rows of one product."""
     dtype = q_KGD.dtype
-    if len(runs) == 1:
-        slot, length = runs[0]
-        weights = torch.bmm(q_KGD, k_KDL.narrow(2, slot, length).to(dtype)).softmax(-1)
-        torch.bmm(weights, v_KLD.narrow(1, slot, length).to(dtype), out=out_KGD)
-        return
-    whole = torch.cat([torch.bmm(q_KGD, k_KDL.narrow(2, *run).to(dtype)) for run in runs], -1).softmax(-1)
+    scores = [torch.bmm(q_KGD, held.keys.narrow(1, *run).to(dtype).transpose(1, 2)) for run in runs]
+    whole = torch.cat(scores, -1).softmax(-1)
     parts = zip(whole.split([run.length for run in runs], -1), runs, strict=True)
-    made = [torch.bmm(weights, v_KLD.narrow(1, *run).to(dtype)) for weights, run in parts]
+    made = [torch.bmm(weights, held.values.narrow(1, *run).to(dtype)) for weights, run in parts]
     torch.sum(torch.stack(made), 0, out=out_KGD)
 
 

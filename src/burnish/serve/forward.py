@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from burnish.serve.paged import Pool, Reader, runs_of
+from burnish.serve.paged import Pool, runs_of
 from burnish.serve.pages import Pages
+from burnish.serve.reading import Reader, Reading
 from burnish.serve.runners.runner import Runner
 from burnish.serve.schedule import Piece
 
@@ -44,10 +45,10 @@ class Forward:
             rows += range(len(ids) - piece.scored, len(ids))
         ids_T, positions_T, slots_T, rows_R = (torch.tensor(x, device=device) for x in (ids, positions, slots, rows))
         made = self.runner.begin(ids_T, positions_T)
-        last = len(self._windows) - 1
+        reading, last = Reading(self.pool, readers), len(self._windows) - 1
         for layer, window in enumerate(self._windows):
             self.pool.write(layer, slots_T, made.k, made.v)
-            attended = self.pool.attend(layer, made.q, readers, window)
+            attended = reading.attend(layer, made.q, window)
             if layer < last:
                 made = self.runner.go_on(layer, made, attended)
         return self.runner.scores(made, attended, rows_R) if rows else torch.empty(0, self.runner.config.vocab)

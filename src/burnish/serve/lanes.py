@@ -1,63 +1,72 @@
-"""Lanes: many small pieces of work shared out to a few threads, each of which runs torch's operators by itself.
+"""Lanes: small pieces of work taken one after another by a few threads, each of which runs torch's operators by itself.
 
 Threads within an operator would have to meet at the end of each one; when another process holds a core, every such meeting
-costs a turn of the system's clock. Lanes meet once for all their pieces.
+costs a turn of the system's clock. Lanes meet once for all their pieces. A lane that starts late, as one that has to be woken does,
+takes fewer. Between operators a lane does next to nothing in Python, since lanes wait for each other there.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
 
 import torch
 
-
-class Piece(NamedTuple):
-    """Something to do, and how long it takes beside others."""
-
-    cost: int
-    do: Callable[[], None]
+T = TypeVar("T")
+Job = tuple[deque[Callable[[Any], None]], Any] | None  # None: no more are to come
 
 
 class Lanes:
-    """`count` threads, of which the calling one is the first. Under `least` units of cost it does everything by itself."""
+    """`count` threads, of which the calling one is the first; the others end when nobody holds this any more."""
 
-    def __init__(self, count: int, least: int) -> None:
-        self.count, self.least = count, least
-        others = count - 1
-        self._others = ThreadPoolExecutor(others, "lane", torch.set_num_threads, (1,)) if others > 0 else None
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+        for number in range(1, count):
+            Thread(target=_wait, args=(self._jobs, self._ends), name=f"lane {number}", daemon=True).start()
+            weakref.finalize(self, self._jobs.put, None)
 
-    def run(self, pieces: Sequence[Piece]) -> None:
-        """Do all pieces, in any order; returns when they are done. Raises what a piece raises."""
-        if self._others is None or sum(piece.cost for piece in pieces) < self.least:
-            return _alone(pieces)
-        own, *shares = shared(pieces, self.count)
-        waiting = [self._others.submit(_alone, share) for share in shares]
-        _alone(own)
-        for other in waiting:
-            other.result()
+    def run(self, pieces: Sequence[Callable[[T], None]], given: T, alone: bool = False) -> None:
+        """Do every piece with what is given, the first ones first, with `alone` on the calling thread; returns when all are done.
+        Raises what a piece raises."""
+        left = deque(pieces)
+        others = 0 if alone else min(self.count, len(pieces)) - 1
+        for _ in range(others):
+            self._jobs.put((left, given))
+        errors = [_do(left, given), *(self._ends.get() for _ in range(others))]
+        for error in errors:
+            if error is not None:
+                raise error
 
 
-def shared(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
-    """`count` shares of nearly equal cost: the dearest piece first, each to the share that has least (Graham 1969)."""
-    shares: list[list[Piece]] = [[] for _ in range(count)]
-    costs = [0] * count
-    for piece in sorted(pieces, key=lambda piece: -piece.cost):
-        least = costs.index(min(costs))
-        shares[least].append(piece)
-        costs[least] += piece.cost
-    return shares
+def _wait(jobs: SimpleQueue[Job], ends: SimpleQueue[BaseException | None]) -> None:
+    torch.set_num_threads(1)
+    while (job := jobs.get()) is not None:
+        ends.put(_do(*job))
 
 
 @torch.inference_mode()
-def _alone(pieces: Sequence[Piece]) -> None:
+def _do(left: deque[Callable[[T], None]], given: T) -> BaseException | None:
+    """Take pieces until none is left, or one raises: what it raised."""
     before = torch.get_num_threads()
     if before > 1:
         torch.set_num_threads(1)
     try:
-        for piece in pieces:
-            piece.do()
+        while left:
+            try:
+                piece = left.popleft()
+            except IndexError:  # another lane was faster
+                break
+            piece(given)
+    except BaseException as error:
+        left.clear()
+        return error
     finally:
         if before > 1:
             torch.set_num_threads(before)
+    return None
