@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -55,3 +57,15 @@ def test_threads_end_with_their_lanes():
     for thread in own:
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_a_process_with_lanes_ends_in_peace():
+    lines = (
+        "import torch",
+        "from burnish.serve.lanes import Lanes",
+        "lanes, x = Lanes(3), torch.ones(50, 50)",
+        "lanes.run([lambda given: given @ given] * 9, x)",
+    )
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeVar
 
 import torch
@@ -27,9 +27,11 @@ class Lanes:
         self.count = count
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
-        for number in range(1, count):
-            Thread(target=_wait, args=(self._jobs, self._ends), name=f"lane {number}", daemon=True).start()
-            weakref.finalize(self, self._jobs.put, None)
+        given = (self._jobs, self._ends)
+        threads = [Thread(target=_wait, args=given, name=f"lane {k}", daemon=True) for k in range(1, count)]
+        for thread in threads:
+            thread.start()
+        weakref.finalize(self, _end, self._jobs, threads)
 
     def run(self, pieces: Sequence[Callable[[T], None]], given: T, alone: bool = False) -> None:
         """Do every piece with what is given, the first ones first, with `alone` on the calling thread; returns when all are done.
@@ -42,6 +44,15 @@ class Lanes:
         for error in errors:
             if error is not None:
                 raise error
+
+
+def _end(jobs: SimpleQueue[Job], threads: Sequence[Thread]) -> None:
+    """Also at the end of the process: a thread that is still there when the interpreter goes would be cut off inside of torch."""
+    for _ in threads:
+        jobs.put(None)
+    for thread in threads:
+        if thread is not current_thread():
+            thread.join()
 
 
 def _wait(jobs: SimpleQueue[Job], ends: SimpleQueue[BaseException | None]) -> None:
