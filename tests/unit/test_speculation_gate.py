@@ -31,7 +31,15 @@ def following(token: int) -> int:
 class CountingRunner:
     """A model whose next token follows from the last one; a step of `tokens` takes verify(tokens) on its own clock."""
 
-    config, dtype, device, threads, exact, whole = SHAPE, torch.float32, torch.device("cpu"), 1, False, None
+    config, dtype, device, threads, exact, whole, scales = (
+        SHAPE,
+        torch.float32,
+        torch.device("cpu"),
+        1,
+        False,
+        None,
+        None,
+    )
 
     def __init__(self, verify: Verify) -> None:
         self.now, self.verify = 0.0, verify
