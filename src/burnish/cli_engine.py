@@ -50,9 +50,7 @@ class EngineOptions:
         list[str] | None,
         Option(help="Text to fit --kv int8 and --head int4 to, such as they will see; may be repeated."),
     ] = None
-    exact: Annotated[bool, Option("--exact", help="The same last digits in any company, for some of the speed.")] = (
-        False
-    )
+    exact: Annotated[bool, Option(help="The same last digits in any company, for some of the speed.")] = False
 
 
 def check_engine(options: EngineOptions) -> int:
