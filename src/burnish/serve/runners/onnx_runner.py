@@ -1,12 +1,14 @@
 """The runner of onnxruntime: between two attentions one graph, its inputs and outputs in buffers made once.
 
-Threads of a graph sleep while torch computes attention on the same cores. Shape letters: T packed tokens, H hidden size, R rows
-whose scores are asked for.
+Between graphs their threads sleep, since torch computes attention on the same cores. Shape letters: T packed tokens, H hidden size,
+R rows whose scores are asked for.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,15 +16,17 @@ from torch import Tensor
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
+from burnish.export.onnx_graph import Graph
 from burnish.export.onnx_matrix import Matrix, matrix_of_integers
 from burnish.models.decoder import Decoder
 from burnish.serve.rounding import Scales
-from burnish.serve.runners.onnx_bound import Bound
+from burnish.serve.runners.onnx_bound import Bound, soonest
 from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of, last_graph
-from burnish.serve.runners.onnx_whole import HEADS, Whole, held, soonest, whole_graph
+from burnish.serve.runners.onnx_whole import HEADS, Whole, held, one_token, whole_graph
 from burnish.serve.runners.runner import Fit, Made
 
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
+TRIED = 16  # tokens of the run by which it is found whether threads stay awake
 LARGEST = 2**28  # bytes of weights up to which they are held once more, in a graph of all layers
 
 
@@ -58,16 +62,23 @@ class OnnxRunner:
         self.whole: Whole | None = None
         self.scales: Scales | None = None
         with tempfile.TemporaryDirectory() as folder:
-            self.graphs = [Bound(graph, Path(folder) / f"{k}.onnx", threads) for k, graph in enumerate(graphs)]
+            self.graphs = _sessions(graphs, config, Path(folder), threads)
             if fit is not None:
                 self.scales, head = fit(self)
                 self.buffers = Buffers(config, 1)  # no larger for what it was fitted to
                 if head is not None:
                     parts = parts._replace(head=matrix_of_integers(head, config.hidden // head.scale.shape[1]))
-                    self.graphs[-1] = Bound(last_graph(parts), Path(folder) / "head.onnx", threads)
+                    path, awake = Path(folder) / "head.onnx", self.graphs[-1].awake
+                    self.graphs[-1] = Bound(last_graph(parts), path, threads, awake)
             if whole:
-                graph = whole_graph(parts, self.scales)
-                self.whole = soonest(graph, config, Path(folder) / "whole.onnx", threads, held(self.scales))
+                given = (
+                    whole_graph(parts, self.scales),
+                    config,
+                    Path(folder) / "whole.onnx",
+                    threads,
+                    held(self.scales),
+                )
+                self.whole = soonest(lambda awake: Whole(*given, awake), one_token, threads)
 
     @property
     def bytes(self) -> int:
@@ -105,6 +116,23 @@ class OnnxRunner:
         self.graphs[number](given | {"positions": places}, {"hidden_out": hidden, "q": q, "k": k, "v": v})
         q, k, v = (part.view(count, -1, self.config.head_dim) for part in (q, k, v))
         return Made(hidden, q, k, v, places)
+
+
+def _sessions(graphs: Sequence[Graph], config: ModelConfig, folder: Path, threads: int) -> list[Bound]:
+    """Their threads sleep between products, or stay awake for a moment, as the second graph is sooner done."""
+
+    def made(number: int, awake: int) -> Bound:
+        return Bound(graphs[number], folder / f"{number}.onnx", threads, awake)
+
+    def once(bound: Bound) -> None:
+        given = {"hidden": buffers.hidden[0], "attended": buffers.last_attended, "positions": buffers.positions}
+        bound(given, {"hidden_out": buffers.hidden[1], "q": buffers.q, "k": buffers.k, "v": buffers.v})
+
+    if config.layers == 1:
+        return [made(number, 0) for number in range(len(graphs))]
+    buffers = Buffers(config, TRIED)
+    one = soonest(partial(made, 1), once, threads)
+    return [one if number == 1 else made(number, one.awake) for number in range(len(graphs))]
 
 
 class Buffers:

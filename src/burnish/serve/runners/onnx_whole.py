@@ -8,8 +8,6 @@ for, K key/value heads, D size of one head, V vocabulary.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from burnish.serve.runners.onnx_bound import Bound
 from burnish.serve.runners.onnx_layers import OPSET, Parts, closed, embedded, joined, opened, turns
 
 CACHES, QKV = ("keys", "values"), ("queries", "keys", "values")
-AWAKE, TIMES = 50, 9  # microseconds, longer than an operator that one thread does takes; measured steps
 INT8, SCALED = "int8", 12  # of a pool; the operator's input that is the first scale
 # Pairs of a query and a key over which the operator, which is slow with keys of 8 bits and many queries, takes longer than all
 # that a call for each layer costs.
@@ -149,23 +146,9 @@ class Whole:
             self._place = place
 
 
-def soonest(graph: Graph, config: ModelConfig, path: Path, threads: int, dtype: torch.dtype) -> Whole:
-    """The session that is sooner done with a token here and now: its threads sleep between products, or stay awake for a moment.
-
-    Awake they need not be woken some hundred times a token, but keep cores from other processes. `dtype`: of keys and values.
-    """
-    if threads == 1:
-        return Whole(graph, config, path, threads, dtype)
-    made = [Whole(graph, config, path, threads, dtype, awake) for awake in (0, AWAKE)]
-    took = [[_seconds(whole) for whole in made] for _ in range(TIMES + 1)]
-    return min(zip(made, zip(*took[1:], strict=True), strict=True), key=lambda one: statistics.median(one[1]))[0]
-
-
 @torch.inference_mode()
-def _seconds(whole: Whole) -> float:
-    """Of one token."""
+def one_token(whole: Whole) -> None:
+    """A step of one token over an empty pool."""
     config = whole.config
     keys, values = torch.zeros(2, config.layers, config.kv_heads, 1, config.head_dim, dtype=whole.dtype)
-    began = time.perf_counter()
     whole(torch.zeros(1, dtype=torch.int64), 0, torch.zeros(1, dtype=torch.int64), (keys, values), 0)
-    return time.perf_counter() - began
