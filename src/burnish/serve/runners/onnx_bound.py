@@ -35,23 +35,31 @@ T = TypeVar("T")
 class Bound:
     """One graph. The tensors of a run are on the CPU and contiguous, and must be there until it is over.
 
-    `awake`: microseconds that a thread looks out for its next share of a run before it sleeps.
+    `awake`: microseconds that a thread looks out for its next share of a run before it sleeps. `fixed`: what inputs are in every
+    run; those that the graph does not have are left out.
     """
 
-    def __init__(self, graph: Graph, path: Path, threads: int, awake: int = 0) -> None:
+    def __init__(self, graph: Graph, path: Path, threads: int, fixed: Mapping[str, Tensor], awake: int = 0) -> None:
         self.awake, self.session = awake, _session(graph, path, threads, awake)
+        self.bytes = sum(kept.stored.bytes for kept in graph.kept.values())
         self._binding = self.session.io_binding()
         self._places: dict[str, tuple[int, torch.Size]] = {}
+        asked = {given.name for given in self.session.get_inputs()}
+        self._fixed = {name: x for name, x in fixed.items() if name in asked}
+        self._bind(self._binding.bind_input, self._fixed)
 
     def __call__(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         """Fill `outputs` from `inputs`. What lies where it lay in the call before is not named again."""
-        for bind, given in ((self._binding.bind_input, inputs), (self._binding.bind_output, outputs)):
-            for name, x in given.items():
-                place = (x.data_ptr(), x.shape)
-                if self._places.get(name) != place:
-                    bind(name, "cpu", 0, TYPES[x.dtype], list(x.shape), place[0])
-                    self._places[name] = place
+        self._bind(self._binding.bind_input, inputs)
+        self._bind(self._binding.bind_output, outputs)
         self.session.run_with_iobinding(self._binding)
+
+    def _bind(self, bind: Callable[..., None], given: Mapping[str, Tensor]) -> None:
+        for name, x in given.items():
+            place = (x.data_ptr(), x.shape)
+            if self._places.get(name) != place:
+                bind(name, "cpu", 0, TYPES[x.dtype], list(x.shape), place[0])
+                self._places[name] = place
 
     def lies(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], place: int) -> None:
         """Say where an input lies that the graph gives out in place, as `name`.out, from this call on."""

@@ -12,14 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.export.onnx_graph import FLOAT, INT64, Graph
 from burnish.export.onnx_linear import Form, linear
-from burnish.export.onnx_matrix import Matrix, array, matrix_of
-from burnish.export.onnx_parts import activation, add_norm, gated_silu, looked_up, norm, vector
+from burnish.export.onnx_matrix import Matrix, matrix_of
+from burnish.export.onnx_parts import activation, add_norm, gated_silu, looked_up, norm
 from burnish.models.decoder import Block, Decoder
 from burnish.models.rotary import rotary_angles
 from burnish.onnx_layout import TABLES
@@ -150,9 +150,10 @@ def _opened(graph: Graph, form: Form, hold: Hold, block: Block, config: Any, giv
     graph.input("positions", INT64, (1, "tokens"))
     graph.output(x, "hidden_out", FLOAT, ("tokens", config.hidden))
     parts = opened(graph, form, block, config, joined(graph, form, hold, block, normed))
+    tables = [] if config.traits.learned_positions else turns(graph, config)
     for name, part, count in zip("qkv", parts, (config.heads, config.kv_heads, config.kv_heads), strict=True):
-        if name != "v" and not config.traits.learned_positions:
-            part = _turned(graph, config, part, count)
+        if name != "v" and tables:
+            part = _turned(graph, tables, part, count)
         graph.output(part, name, FLOAT, ("tokens", count * config.head_dim))
     return graph
 
@@ -162,19 +163,25 @@ def _names(graph: Graph) -> Callable[[str], str]:
     return lambda part: f"{graph.scope}.{part}" if graph.scope else part
 
 
-def _turned(graph: Graph, config: Any, part: str, count: int) -> str:
+def _turned(graph: Graph, tables: Sequence[str], part: str, count: int) -> str:
     """Rotary positions of [T, heads * D]."""
-    tables = turns(graph, config)
     alone = graph.add("Unsqueeze", part, graph.ints(0))
     turned = graph.add("RotaryEmbedding", alone, "positions", *tables, contrib=True, num_heads=count)
     return graph.add("Squeeze", turned, graph.ints(0))
 
 
-def turns(graph: Graph, config: Any) -> list[str]:
-    """Cosine and sine of every position, [positions, D / 2] each."""
+def turns(graph: Graph, config: ModelConfig) -> list[str]:
+    """Cosine and sine of every position, [positions, D / 2] each, as inputs: all graphs of a decoder read the same ones."""
+    return [graph.input(name, FLOAT, (config.max_positions, config.head_dim // 2)) for name in TABLES]
+
+
+def turning(config: ModelConfig) -> dict[str, Tensor]:
+    """What these inputs are; none where positions are learned."""
+    if config.traits.learned_positions:
+        return {}
     every = torch.arange(config.max_positions)[None]
     angles = rotary_angles(every, config.head_dim, config.rope_theta, torch.float32, config.rope_scaling)
-    return [vector(graph, name, array(angle[0, :, 0])) for name, angle in zip(TABLES, angles, strict=True)]
+    return {name: angle[0, :, 0].contiguous() for name, angle in zip(TABLES, angles, strict=True)}
 
 
 def stacked(parts: Sequence[Matrix]) -> Matrix:

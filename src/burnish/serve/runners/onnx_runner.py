@@ -7,7 +7,7 @@ R rows whose scores are asked for.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from burnish.export.onnx_matrix import Matrix, matrix_of_integers
 from burnish.models.decoder import Decoder
 from burnish.serve.rounding import Scales
 from burnish.serve.runners.onnx_bound import Bound, soonest
-from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of, last_graph
+from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of, last_graph, turning
 from burnish.serve.runners.onnx_whole import HEADS, Whole, held, one_token, whole_graph
 from burnish.serve.runners.runner import Fit, Made
 
@@ -61,24 +61,21 @@ class OnnxRunner:
         whole = small and config.head_dim % HEADS == 0
         self.whole: Whole | None = None
         self.scales: Scales | None = None
+        tables = turning(config)
         with tempfile.TemporaryDirectory() as folder:
-            self.graphs = _sessions(graphs, config, Path(folder), threads)
+            make = partial(_made, Path(folder), threads, tables)
+            self.graphs = _sessions(graphs, config, make, threads)
             if fit is not None:
                 self.scales, head = fit(self)
                 self.buffers = Buffers(config, 1)  # no larger for what it was fitted to
                 if head is not None:
                     parts = parts._replace(head=matrix_of_integers(head, config.hidden // head.scale.shape[1]))
-                    path, awake = Path(folder) / "head.onnx", self.graphs[-1].awake
-                    self.graphs[-1] = Bound(last_graph(parts), path, threads, awake)
+                    self.graphs[-1] = make(last_graph(parts), self.graphs[-1].awake)
             if whole:
-                given = (
-                    whole_graph(parts, self.scales),
-                    config,
-                    Path(folder) / "whole.onnx",
-                    threads,
-                    held(self.scales),
-                )
-                self.whole = soonest(lambda awake: Whole(*given, awake), one_token, threads)
+                graph, dtype = whole_graph(parts, self.scales), held(self.scales)
+                self.whole = soonest(lambda awake: Whole(make(graph, awake), config, dtype), one_token, threads)
+        self.weights = sum(x.nbytes for x in tables.values()) + sum(bound.bytes for bound in self.graphs)
+        self.weights += 0 if self.whole is None else self.whole.bound.bytes
 
     @property
     def bytes(self) -> int:
@@ -118,21 +115,25 @@ class OnnxRunner:
         return Made(hidden, q, k, v, places)
 
 
-def _sessions(graphs: Sequence[Graph], config: ModelConfig, folder: Path, threads: int) -> list[Bound]:
-    """Their threads sleep between products, or stay awake for a moment, as the second graph is sooner done."""
+def _made(folder: Path, threads: int, tables: Mapping[str, Tensor], graph: Graph, awake: int) -> Bound:
+    return Bound(graph, folder / f"{graph.name}.onnx", threads, tables, awake)
 
-    def made(number: int, awake: int) -> Bound:
-        return Bound(graphs[number], folder / f"{number}.onnx", threads, awake)
+
+def _sessions(
+    graphs: Sequence[Graph], config: ModelConfig, make: Callable[[Graph, int], Bound], threads: int
+) -> list[Bound]:
+    """Their threads sleep between products, or stay awake for a moment, as the second graph is sooner done."""
 
     def once(bound: Bound) -> None:
         given = {"hidden": buffers.hidden[0], "attended": buffers.last_attended, "positions": buffers.positions}
         bound(given, {"hidden_out": buffers.hidden[1], "q": buffers.q, "k": buffers.k, "v": buffers.v})
 
-    if config.layers == 1:
-        return [made(number, 0) for number in range(len(graphs))]
+    if len(graphs) == 2:
+        return [make(graph, 0) for graph in graphs]
     buffers = Buffers(config, TRIED)
-    one = soonest(partial(made, 1), once, threads)
-    return [one if number == 1 else made(number, one.awake) for number in range(len(graphs))]
+    first, second, *others = graphs
+    one = soonest(partial(make, second), once, threads)
+    return [make(first, one.awake), one, *(make(graph, one.awake) for graph in others)]
 
 
 class Buffers:

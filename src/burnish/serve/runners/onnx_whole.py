@@ -9,7 +9,6 @@ for, K key/value heads, D size of one head, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,10 +105,8 @@ def _attended(
 class Whole:
     """A session of the graph, over keys and values of a type, and where in a pool its last sequence lay."""
 
-    def __init__(
-        self, graph: Graph, config: ModelConfig, path: Path, threads: int, dtype: torch.dtype, awake: int = 0
-    ) -> None:
-        self.config, self.dtype, self._bound = config, dtype, Bound(graph, path, threads, awake)
+    def __init__(self, bound: Bound, config: ModelConfig, dtype: torch.dtype) -> None:
+        self.config, self.dtype, self.bound = config, dtype, bound
         self._place: tuple[int, ...] = ()
         self._last, self._length = torch.zeros(1, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
         # Of a step of one token: what lies where it lay needs no new name, and its memory is not new to the system each time.
@@ -134,7 +131,7 @@ class Whole:
         if self.config.traits.learned_positions:
             given["positions"] = torch.arange(start, end)[None]
         scores_RV = self._scores_1V if len(asked_R) == 1 else torch.empty(len(asked_R), self.config.vocab)
-        self._bound(given, {"scores": scores_RV})
+        self.bound(given, {"scores": scores_RV})
         return scores_RV[: len(rows_R)]
 
     def _lie(self, pool: tuple[Tensor, Tensor], slot: int) -> None:
@@ -142,7 +139,7 @@ class Whole:
         if place != self._place:
             for name, x in zip(CACHES, pool, strict=True):
                 for layer, own in enumerate(x):
-                    self._bound.lies(f"{name}.{layer}", own.dtype, (1, *own.shape), own[:, slot:].data_ptr())
+                    self.bound.lies(f"{name}.{layer}", own.dtype, (1, *own.shape), own[:, slot:].data_ptr())
             self._place = place
 
 
