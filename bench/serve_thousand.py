@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from burnish.errors import UserError
+from burnish.graph_size import graph_bytes
 from burnish.load.model import load_model
 from burnish.load.source import open_model
 from burnish.serve.engine import Engine, Request
@@ -85,6 +86,7 @@ def main() -> None:
         "planned": planned,
         "memory": (held + max(0, warm - loaded)) / planned,
         "weights": loaded - before,
+        "weights.predicted": sum(graph_bytes(config, {}, "q4", "int8", "int8")),
         "step.median": 1000 * np.median(percentiles[:, 0]),
         "step.p99": np.median(uneven),
         **{f"step.p99.{k}": one for k, one in enumerate(uneven)},

@@ -43,7 +43,7 @@ LAYERS = (
     ),
     ("architecture_files", "hub_config", "presets", "hardware_text"),
     ("ops", "data", "describe", "pool_size", "reported", "tensors", "layout", "weight_format", "gguf_files"),
-    ("encoders", "onnx_layout", "pruned_sizes", "served_slices", "export.folder"),
+    ("encoders", "onnx_layout", "graph_size", "pruned_sizes", "served_slices", "export.folder"),
     ("vision.annotations",),
     ("load",),
     ("compress",),

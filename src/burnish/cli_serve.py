@@ -75,6 +75,9 @@ def _run(options: Options) -> bool:
         f"{' in 8 bits' if engine.pool.scales else ''} in "
         f"{show(size.pool_bytes, 'bytes')}, at most {show(size.step_bytes, 'bytes')} a step (predicted)"
     )
+    if (held := engine.runner.held) is not None:
+        once_more = f", {show(held.whole, 'bytes')} once more in that of all layers" if held.whole else ""
+        screen.say(f"weights: {show(held.cut + held.tables, 'bytes')} in graphs between attentions{once_more}")
     rules, place = Rules(options.api_key, seconds=options.timeout), (options.host, options.port)
     done = run(engine, served, rules, place, options.drain, lambda address: screen.say(f"listening on {address}/v1"))
     if engine.speculator is not None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from burnish.config import ModelConfig
 from burnish.errors import UserError
+from burnish.graph_size import GraphBytes
 from burnish.serve.rounding import Scales
 from burnish.serve.runners.runner import Made, Runner
 
@@ -54,6 +55,10 @@ class Exact:
     @property
     def bytes(self) -> int:
         return self.runner.bytes
+
+    @property
+    def held(self) -> GraphBytes | None:
+        return self.runner.held
 
     def reserve(self, tokens: int) -> None:
         self.runner.reserve(ROWS)

@@ -41,7 +41,7 @@ class Bound:
 
     def __init__(self, graph: Graph, path: Path, threads: int, fixed: Mapping[str, Tensor], awake: int = 0) -> None:
         self.awake, self.session = awake, _session(graph, path, threads, awake)
-        self.bytes = sum(kept.stored.bytes for kept in graph.kept.values())
+        self.bytes = sum(kept.data.nbytes for kept in graph.kept.values())
         self._binding = self.session.io_binding()
         self._places: dict[str, tuple[int, torch.Size]] = {}
         asked = {given.name for given in self.session.get_inputs()}

@@ -18,6 +18,7 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.export.onnx_graph import Graph
 from burnish.export.onnx_matrix import Matrix, matrix_of_integers
+from burnish.graph_size import GraphBytes
 from burnish.models.decoder import Decoder
 from burnish.serve.rounding import Scales
 from burnish.serve.runners.onnx_bound import Bound, soonest
@@ -74,8 +75,10 @@ class OnnxRunner:
             if whole:
                 graph, dtype = whole_graph(parts, self.scales), held(self.scales)
                 self.whole = soonest(lambda awake: Whole(make(graph, awake), config, dtype), one_token, threads)
-        self.weights = sum(x.nbytes for x in tables.values()) + sum(bound.bytes for bound in self.graphs)
-        self.weights += 0 if self.whole is None else self.whole.bound.bytes
+        whole_bytes = 0 if self.whole is None else self.whole.bound.bytes
+        self.held: GraphBytes | None = GraphBytes(
+            sum(bound.bytes for bound in self.graphs), whole_bytes, sum(x.nbytes for x in tables.values())
+        )
 
     @property
     def bytes(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from burnish.config import ModelConfig
+from burnish.graph_size import GraphBytes
 from burnish.ops.int4_linear import Integers
 from burnish.serve.rounding import Scales
 
@@ -80,6 +81,11 @@ class Runner(Protocol):
     @property
     def bytes(self) -> int:
         """Of buffers that it holds beside the weights."""
+        ...
+
+    @property
+    def held(self) -> GraphBytes | None:
+        """Of weights that it holds beside the model it was made of; None where it computes with the model itself."""
         ...
 
     @property

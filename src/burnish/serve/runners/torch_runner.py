@@ -17,7 +17,7 @@ from burnish.serve.runners.runner import Fit, Made
 class TorchRunner:
     """A decoder's own modules between its attentions."""
 
-    exact, bytes, whole = False, 0, None
+    exact, bytes, held, whole = False, 0, None, None
 
     def __init__(self, model: Decoder, config: ModelConfig, fit: Fit | None = None) -> None:
         self.model, self.config = model, config
