@@ -155,7 +155,16 @@ def _call(rank: int, world: int, rendezvous: str, function: Callable[..., Any], 
     # What a test leaves in cycles holds process groups, each with threads that wake a hundred times a second.
     gc.collect()
     dist.destroy_process_group()
+    _forget_meshes()
     return value
+
+
+def _forget_meshes() -> None:
+    """DTensor keeps what it planned once for every mesh of the same form, and in it the groups of the first: gone with the call."""
+    from torch.distributed.tensor import DTensor, _redistribute
+
+    _redistribute._gen_transform_infos.cache_clear()
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
 
 
 _pool = Pool()

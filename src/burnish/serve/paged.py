@@ -52,7 +52,8 @@ class Pool:
     ) -> None:
         size = (shape.layers, shape.kv_heads, slots, shape.head_dim)
         held = dtype if scales is None else torch.int8
-        self.keys, self.values = (torch.zeros(size, dtype=held, device=device) for _ in range(2))
+        # Written to once, so that the system gives the memory now and not as requests come in.
+        self.keys, self.values = (torch.empty(size, dtype=held, device=device).zero_() for _ in range(2))
         self.dtype, self.scales, self.exact = dtype, scales, exact
         self.lanes = Lanes(threads if self.keys.device.type == "cpu" else 1)
 
