@@ -19,7 +19,6 @@ from burnish.graph_size import graph_bytes
 from burnish.load.model import load_model
 from burnish.load.source import open_model
 from burnish.serve.engine import Engine, Request
-from burnish.serve.given_back import give_back
 from burnish.serve.opening import Settings, make_engine
 from burnish.serve.sampling import Sampling
 from record import record
@@ -31,10 +30,8 @@ SETTINGS = Settings(2**28, rows=16, tokens=64, weights="q4", runner="onnxruntime
 PAGE = 2**12
 
 
-def resident(free: bool = False) -> int:
-    """Bytes of this process in memory; with `free` those too that it has freed and the allocator of C keeps for later."""
-    if not free:
-        give_back()
+def resident() -> int:
+    """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
@@ -75,19 +72,17 @@ def main() -> None:
     held = engine.pool.bytes + engine.runner.bytes
     loaded = resident()
     serve(engine, WARM, draw)
-    warm, kept = resident(), resident(free=True)
+    gc.collect()
     gc.freeze()
-    began = time.perf_counter()
+    warm, began = resident(), time.perf_counter()
     percentiles = np.array([np.percentile(serve(engine, REQUESTS, draw), (50, 99)) for _ in range(TIMES)])
     took = time.perf_counter() - began
-    kept = resident(free=True) - kept
     planned = size.pool_bytes + size.step_bytes
     said = refused(engine)
     uneven = percentiles[:, 1] / percentiles[:, 0]
     values = {
         "pool.growth": engine.pool.bytes + engine.runner.bytes - held,
         "resident.growth": (resident() - warm) / planned,
-        "freed.growth": kept / planned,
         "planned": planned,
         "memory": (held + max(0, warm - loaded)) / planned,
         "weights": loaded - before,

@@ -21,10 +21,12 @@ VOCABULARY: dict[str, Kind] = {
     "int8": IntWeights(8, 32, symmetric=True, dtype="float32"),
     "int4": IntWeights(4, 32, symmetric=False, dtype="float32"),
 }
+LARGEST = 2**28  # bytes of weights up to which they are held once more, in a graph of all layers
+HEADS = 16  # what that graph's operator of attention wants sizes of heads to be a multiple of
 
 
 class GraphBytes(NamedTuple):
-    """Of the cut graphs, of the one of all layers, and of the rotary tables that all of them read."""
+    """Of the cut graphs, of the one of all layers, 0 where there is none, and of the rotary tables that all of them read."""
 
     cut: int
     whole: int
@@ -48,7 +50,13 @@ def graph_bytes(
     angles = Stored("float32", (config.max_positions, config.head_dim // 2))
     turning = 0 if config.traits.learned_positions else len(TABLES) * angles.bytes
     shared = config.tied and embed == head
-    return GraphBytes(body + table + scores, body + scores + (0 if shared else table), turning)
+    cut, whole = body + table + scores, body + scores + (0 if shared else table)
+    return GraphBytes(cut, whole if together(config, cut) else 0, turning)
+
+
+def together(config: ModelConfig, cut: int) -> bool:
+    """Whether there is a graph of all layers beside cut ones of so many bytes."""
+    return cut <= LARGEST and config.head_dim % HEADS == 0
 
 
 def _layers(config: ModelConfig, kinds: Mapping[str, Kind], blocks: bool) -> int:

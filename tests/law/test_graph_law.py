@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import onnx_models as own
-from burnish.graph_size import GraphBytes, graph_bytes
+from burnish.graph_size import graph_bytes
 from burnish.serve.opening import Settings, make_runner
 from burnish.serve.runners.onnx_runner import OnnxRunner
 from burnish.weight_format import MATRICES, IntWeights
@@ -24,6 +24,7 @@ FAMILIES = {
     "qwen2": {"family": "qwen2", "tied": False, "kv_heads": 1},
     "gpt2": {"family": "gpt2", "kv_heads": 6},
     "one layer": {"layers": 1},
+    "heads of 8": {"heads": 12, "head_dim": 8},
 }
 
 
@@ -45,10 +46,8 @@ def check(
     plain = "int8" if weights == "q4" else "float32"
     scores = plain if head == "auto" else head
     table = "float32" if not config.tied else plain if head == "int4" else scores
-    predicted = graph_bytes(config, kinds, weights, table, scores)
-    if runner.whole is None:
-        predicted = predicted._replace(whole=0)
-    assert runner.held == predicted
+    assert runner.held == graph_bytes(config, kinds, weights, table, scores)
+    assert bool(runner.held.whole) == (config.head_dim == 16) == (runner.whole is not None)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -68,14 +67,18 @@ def test_so_are_those_of_blocks_and_of_the_vocabulary(
 
 def test_a_layer_is_held_once_in_the_cut_graphs_and_once_in_that_of_all() -> None:
     config = own.config_of()
+    found, twice = graph_bytes(config, {}), config.vocab * config.hidden * 4
     assert config.tied
-    found = graph_bytes(config, {})
-    assert (
-        found.cut - found.whole == config.vocab * config.hidden * 4
-    )  # the table stands in the first graph and in the last
+    assert found.cut - found.whole == twice  # the table stands in the first graph and in the last
     more = graph_bytes(config.model_copy(update={"layers": config.layers + 1}), {})
     assert more.cut - found.cut == more.whole - found.whole > 0
-    assert found == GraphBytes(found.cut, found.whole, config.max_positions * config.head_dim * 4)
+    assert found.tables == config.max_positions * config.head_dim * 4
+
+
+def test_large_weights_are_held_once() -> None:
+    config = own.config_of(layers=2)
+    assert graph_bytes(config.model_copy(update={"ffn": 2**16}), {}).whole > 0
+    assert graph_bytes(config.model_copy(update={"ffn": 2**17}), {}).whole == 0
 
 
 @pytest.mark.sabotage

@@ -22,7 +22,7 @@ from burnish.models.decoder import Decoder
 from burnish.pool_size import PoolSize, Step, pool_within
 from burnish.serve.engine import Engine, Limits
 from burnish.serve.fitting import LONGEST, ROWS, Texts, fit_to
-from burnish.serve.given_back import give_back
+from burnish.serve.opened_memory import mapped
 from burnish.serve.runners.choice import Build, fastest
 from burnish.serve.runners.exact import Exact
 from burnish.serve.runners.runner import Fit, Runner
@@ -62,6 +62,7 @@ class Settings:
     draft: str | None = None
 
 
+@mapped()
 def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served, PoolSize]:
     """An engine for a model, and what a server needs to know of it. Raises UserError as `open_model`, `load_model` and
     `pool_within` do, and MissingExtra for a runner that is not installed."""
@@ -74,8 +75,6 @@ def open_served(source: str | Path, settings: Settings) -> tuple[Engine, Served,
         samples, _ = read_samples(checkpoint, settings.calibrate, ROWS, LONGEST)
         texts = [ids[mask].tolist() for ids, mask in zip(samples.ids, samples.mask, strict=True)]
     engine, size = make_engine(model, config, settings, tokenizer.decode, small, texts)
-    del model  # graphs hold their own weights
-    give_back()
     files, chat = checkpoint.tokenizer, None
     if files is not None and files.template is not None:
         chat = ChatTokenizer(tokenizer, Template.of(files.template, files.settings, "the chat template"), "all")
@@ -111,6 +110,7 @@ def make_engine(
     return engine, size
 
 
+@mapped()
 def make_runner(model: Any, config: ModelConfig, settings: Settings, texts: Texts | None = None) -> Runner:
     """The runner asked for; auto takes the faster one where both can, onnxruntime for blocks. `exact` is a mode of it.
 
@@ -124,7 +124,6 @@ def make_runner(model: Any, config: ModelConfig, settings: Settings, texts: Text
     runner = _runner(model, config, settings, fit_to(model, settings.kv == "int8", settings.head == "int4", texts))
     if not isinstance(runner, TorchRunner):
         torch.set_num_threads(1)
-        give_back()  # what its graphs were written from
     return Exact(runner) if settings.exact else runner
 
 

@@ -18,17 +18,16 @@ from burnish.config import ModelConfig
 from burnish.errors import UserError
 from burnish.export.onnx_graph import Graph
 from burnish.export.onnx_matrix import Matrix, matrix_of_integers
-from burnish.graph_size import GraphBytes
+from burnish.graph_size import GraphBytes, together
 from burnish.models.decoder import Decoder
 from burnish.serve.rounding import Scales
 from burnish.serve.runners.onnx_bound import Bound, soonest
 from burnish.serve.runners.onnx_layers import Parts, Weights, graphs_of, last_graph, turning
-from burnish.serve.runners.onnx_whole import HEADS, Whole, held, one_token, whole_graph
+from burnish.serve.runners.onnx_whole import Whole, held, one_token, whole_graph
 from burnish.serve.runners.runner import Fit, Made
 
 ROUNDED = 4  # MatMulNBits rounds its inputs to 8 bits a block
 TRIED = 16  # tokens of the run by which it is found whether threads stay awake
-LARGEST = 2**28  # bytes of weights up to which they are held once more, in a graph of all layers
 
 
 class OnnxRunner:
@@ -58,8 +57,6 @@ class OnnxRunner:
         self.buffers = Buffers(config, 1)
         parts = Parts.of(model, config, words, weights, accuracy)
         graphs = graphs_of(parts)
-        small = sum(held.stored.bytes for graph in graphs for held in graph.kept.values()) <= LARGEST
-        whole = small and config.head_dim % HEADS == 0
         self.whole: Whole | None = None
         self.scales: Scales | None = None
         tables = turning(config)
@@ -72,13 +69,12 @@ class OnnxRunner:
                 if head is not None:
                     parts = parts._replace(head=matrix_of_integers(head, config.hidden // head.scale.shape[1]))
                     self.graphs[-1] = make(last_graph(parts), self.graphs[-1].awake)
-            if whole:
+            cut = sum(bound.bytes for bound in self.graphs)
+            if together(config, cut):
                 graph, dtype = whole_graph(parts, self.scales), held(self.scales)
                 self.whole = soonest(lambda awake: Whole(make(graph, awake), config, dtype), one_token, threads)
         whole_bytes = 0 if self.whole is None else self.whole.bound.bytes
-        self.held: GraphBytes | None = GraphBytes(
-            sum(bound.bytes for bound in self.graphs), whole_bytes, sum(x.nbytes for x in tables.values())
-        )
+        self.held: GraphBytes | None = GraphBytes(cut, whole_bytes, sum(x.nbytes for x in tables.values()))
 
     @property
     def bytes(self) -> int:

@@ -29,7 +29,6 @@ INT8, SCALED = "int8", 12  # of a pool; the operator's input that is the first s
 # Pairs of a query and a key over which the operator, which is slow with keys of 8 bits and many queries, takes longer than all
 # that a call for each layer costs.
 PAIRS = 2**14
-HEADS = 16  # what the operator of attention wants sizes of heads to be a multiple of
 
 
 def held(scales: Scales | None) -> torch.dtype:
